@@ -10,7 +10,7 @@ import { filesOf, packagesOf } from "./workspace.mjs";
 const DIRECTORIES = ["packages", "apps", "benchmarks", "docs", "scripts"];
 const LINK = /\]\(([^)\s]+)\)/g;
 const HEADING = /^#{1,6} +(.+?) *#*$/gm;
-const QUOTED = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
+const INLINE_CODE_PATH = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
 
 /** A sentence for each path named by a document below `root` that is not there. */
 export function checkLinks(root) {
@@ -19,7 +19,7 @@ export function checkLinks(root) {
     ...filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
     ...packagesOf(root).flatMap((one) => filesOf(one.dir, [".md"]).map((path) => `${one.path}/${path}`)),
   ];
-  return documents.flatMap((path) => missing(root, path, readFileSync(join(root, path), "utf8")));
+  return documents.flatMap((path) => findMissingFiles(root, path, readFileSync(join(root, path), "utf8")));
 }
 
 /** The anchor of a heading, as GitHub makes it of the heading's text. */
@@ -60,13 +60,13 @@ function missingAnchors(root, document, prose) {
     .map((link) => `${document} names ${link}, whose heading is not there`);
 }
 
-function missing(root, document, text) {
+function findMissingFiles(root, document, text) {
   const prose = proseOf(text);
   const links = [...prose.matchAll(LINK)]
     .map((match) => match[1].split("#")[0])
     .filter((link) => link !== "" && !/^[a-z]+:/.test(link))
     .map((link) => ({ link, at: join(root, dirname(document), link) }));
-  const quoted = [...prose.matchAll(QUOTED)]
+  const quoted = [...prose.matchAll(INLINE_CODE_PATH)]
     .map((match) => match[1].replace(/\/?\*.*$/, ""))
     .map((link) => ({ link, at: join(root, link) }));
   const paths = [...links, ...quoted]

@@ -20,8 +20,8 @@ export interface Timing {
   readonly seconds: number;
 }
 
-const LARGE = 16 * MIB;
-const SMALL = 16;
+const LARGE_MESSAGE_BYTES = 16 * MIB;
+const SMALL_MESSAGE_BYTES = 16;
 
 /**
  * Collectives between two processes. Small: time of a call in a chain of calls, each waiting for the one before on the
@@ -29,9 +29,12 @@ const SMALL = 16;
  */
 export const collectiveCases: readonly Case[] = [
   {
-    names: operations.flatMap((operation) => [formatName(operation, SMALL), formatName(operation, LARGE)]),
+    names: operations.flatMap((operation) => [
+      formatName(operation, SMALL_MESSAGE_BYTES),
+      formatName(operation, LARGE_MESSAGE_BYTES),
+    ]),
     async run({ repetitions }) {
-      const job: CollectivesJob = { repetitions, largeBytes: LARGE };
+      const job: CollectivesJob = { repetitions, largeBytes: LARGE_MESSAGE_BYTES };
       const [timings] = await runProcesses<Timing>("./collectives-rank.js", RANKS, job);
       const copy = timings!.find(({ operation }) => operation === "copy")!;
       return timings!.filter(({ operation }) => operation !== "copy").map((timing) => createRow(timing, copy.seconds));

@@ -3,7 +3,7 @@ import { help, formatMethodName, parseSettings, type Settings } from "./settings
 import { compareMethods, trainPlanted } from "./compare.ts";
 import { writeResultsPage } from "./draw/results-page.ts";
 import { abortOnSignals, Progress, runCommand, throwIfFailed, withTemporaryDirectory } from "@mosaic/program";
-import { type PlantedRun, RESULTS, writeResult } from "./results.ts";
+import { type PlantedRun, RESULTS_URL, writeResult } from "./results.ts";
 import { startTraining, type StepReport } from "./training.ts";
 
 const usage = `Models of the genome of bacteriophage λ whose attention learns which chunks to attend to.
@@ -46,7 +46,7 @@ async function compare(args: readonly string[]): Promise<void> {
   const { methods, map } = await withTemporaryDirectory("mosaic-genome-", (outputDir) => {
     return compareMethods({ ...settings, outputDir }, (name) => ({ progress: reportSteps(name), abort }));
   });
-  writeResult(new URL("genome.jsonl", RESULTS), {
+  writeResult(new URL("genome.jsonl", RESULTS_URL), {
     ...createOrigin("compare", args),
     methods: methods.map(withoutOutputDir),
     map,
@@ -73,7 +73,7 @@ async function planted(args: readonly string[]): Promise<void> {
       `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
     );
     runs.push(withoutOutputDir(run));
-    writeResult(new URL("planted.jsonl", RESULTS), { ...createOrigin("planted", args), runs });
+    writeResult(new URL("planted.jsonl", RESULTS_URL), { ...createOrigin("planted", args), runs });
   }
 }
 

@@ -42,7 +42,7 @@ export interface PlantedRun {
 }
 
 /** Where results of this repository lie. */
-export const RESULTS: URL = new URL("../results/", import.meta.url);
+export const RESULTS_URL: URL = new URL("../results/", import.meta.url);
 
 export function writeResult(path: string | URL, result: Comparison | PlantedResult): void {
   writeFileSync(path, `${JSON.stringify(result)}\n`);

@@ -138,7 +138,7 @@ function readStages({ stages }: { readonly stages?: string }, backend: string): 
 function readMask({ mask, causal }: { readonly mask?: string; readonly causal?: boolean }, tokens: number): MaskChoice {
   const text = mask ?? (causal ? "causal" : "full");
   if (causal && text !== "causal") {
-    throw new UsageError(`--causal: expected no other --mask with it, received ${text}`);
+    throw new UsageError(`--causal: expected no --mask besides, received ${text}`);
   }
   const choice = parseMask(text, tokens);
   if (choice) return choice;

@@ -20,7 +20,7 @@ export interface Transfer extends Interval {
   readonly payloads: readonly Payload[];
 }
 
-/** What one rank did when. */
+/** The events of one rank. */
 export interface Lane {
   readonly rank: number;
   readonly compute: readonly Block[];

@@ -98,7 +98,7 @@ describe("the command line", () => {
     ["--dispatch nowhere/load.svg", /--dispatch: expected a file in a directory that exists/],
     ["--stages 2", /--stages: expected --backend flex with it, received ring/],
     ["--backend flex --stages 65", /--stages: expected an integer from 0 to 64, received "65"/],
-    ["--causal --mask window", /--causal: expected no other --mask with it, received window/],
+    ["--causal --mask window", /--causal: expected no --mask besides, received window/],
     ["--mask star", /--mask: expected one of full, causal, documents\[:N\], window\[:N\], .*; received "star"/],
     ["--mask documents:0", /--mask: .*N from 1 to 48502, the tokens; received "documents:0"/],
     ["--mask window:65 --tokens 64", /N from 1 to 64, the tokens; received "window:65"/],

@@ -47,30 +47,35 @@ interface SelectedDevice {
 /** Options first, then MOSAIC_DEVICE and MOSAIC_COLLECTIVES, then what goes with the other, then what is detected. */
 export async function selectDevice(requested: RequestedParts, worldSize: number): Promise<SelectedDevice> {
   const collectives = requested.collectives ?? collectivesFromEnvironment();
-  const place =
+  const deviceOrName =
     requested.device ??
     deviceFromEnvironment() ??
     deviceNameFor(collectives) ??
     (await detectAndWarn(worldSize)).device;
-  if (typeof place === "string" && typeof collectives === "string") checkCompatible(place, collectives);
-  const connect = collectives ?? (worldSize > 1 ? collectivesFor(place, worldSize) : undefined);
-  const device = typeof place === "string" ? await createDevice(place) : place;
-  const isOwned = device !== place;
+  if (typeof deviceOrName === "string" && typeof collectives === "string") checkCompatible(deviceOrName, collectives);
+  const collectivesOrName = collectives ?? (worldSize > 1 ? collectivesFor(deviceOrName, worldSize) : undefined);
+  const device = typeof deviceOrName === "string" ? await createDevice(deviceOrName) : deviceOrName;
+  const isOwned = device !== deviceOrName;
   try {
-    return { device, isOwned, collectives: typeof connect === "string" ? await createCollectives(connect) : connect };
+    return {
+      device,
+      isOwned,
+      collectives:
+        typeof collectivesOrName === "string" ? await createCollectives(collectivesOrName) : collectivesOrName,
+    };
   } catch (error) {
     if (isOwned) device[Symbol.dispose]();
     throw error;
   }
 }
 
-function deviceNameFor(engine: Collectives | CollectivesName | undefined): DeviceName | undefined {
-  return engine && deviceForCollectives(typeof engine === "string" ? engine : engine.name);
+function deviceNameFor(collectives: Collectives | CollectivesName | undefined): DeviceName | undefined {
+  return collectives && deviceForCollectives(typeof collectives === "string" ? collectives : collectives.name);
 }
 
 /** What connects such devices; undefined for a third party's. */
-function collectivesFor(place: Device | DeviceName, worldSize: number): CollectivesName | undefined {
-  const type = typeof place === "string" ? place : place.type;
+function collectivesFor(deviceOrName: Device | DeviceName, worldSize: number): CollectivesName | undefined {
+  const type = typeof deviceOrName === "string" ? deviceOrName : deviceOrName.type;
   return collectivesForDevice(type) && defaultCollectives(type as DeviceName, isOnSeveralHosts(worldSize));
 }
 
@@ -116,7 +121,7 @@ export const detectOptions = defineOptions("detect", {
 export type DetectOptions = OptionsOf<typeof detectOptions>;
 
 /** What detection queries of a machine; tests have machines of their own. */
-export interface Machine {
+export interface DetectionSystem {
   readonly env: Environment;
   exists(path: string): boolean;
   cuda(): Promise<VisibleGpus>;
@@ -124,7 +129,7 @@ export interface Machine {
   nccl(): Promise<unknown>;
 }
 
-const currentMachine: Machine = {
+const currentSystem: DetectionSystem = {
   env: process.env,
   exists: existsSync,
   cuda: async () => (await importCuda()).cudaSystem(),
@@ -146,42 +151,42 @@ const currentMachine: Machine = {
  */
 export async function detect(options?: DetectOptions): Promise<DetectedHardware> {
   detectOptions.parse(options);
-  return detectMachine(currentMachine, options ?? {});
+  return detectOn(currentSystem, options ?? {});
 }
 
-/** `detect` for a machine. */
-export async function detectMachine(machine: Machine, options: DetectOptions): Promise<DetectedHardware> {
-  const requested = collectivesFromEnvironment(machine.env);
-  const device = deviceFromEnvironment(machine.env) ?? (requested && deviceForCollectives(requested));
+/** `detect` for a system. */
+export async function detectOn(system: DetectionSystem, options: DetectOptions): Promise<DetectedHardware> {
+  const requested = collectivesFromEnvironment(system.env);
+  const device = deviceFromEnvironment(system.env) ?? (requested && deviceForCollectives(requested));
   const on = (name: DeviceName): DetectedHardware => ({
     device: name,
-    collectives: requested ?? defaultCollectives(name, spansHosts(machine, options)),
+    collectives: requested ?? defaultCollectives(name, spansHosts(system, options)),
   });
   if (device !== undefined) return on(device);
-  const why = await findGpuProblem(machine, options);
+  const why = await findGpuProblem(system, options);
   if (why === undefined) return on("cuda");
   const onCpu = on("cpu");
-  if (!hasGpu(machine)) return onCpu;
+  if (!hasGpu(system)) return onCpu;
   const how = "To run there on purpose, set MOSAIC_DEVICE=cpu";
   return { ...onCpu, warning: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
 }
 
-function spansHosts({ env }: Machine, { worldSize, localRanks }: DetectOptions): boolean {
+function spansHosts({ env }: DetectionSystem, { worldSize, localRanks }: DetectOptions): boolean {
   const size = worldSize ?? launchEnvironment(env).worldSize;
   return localRanks === undefined ? isOnSeveralHosts(size, env) : localRanks < size;
 }
 
-async function findGpuProblem(machine: Machine, options: DetectOptions): Promise<string | undefined> {
-  const { env } = machine;
+async function findGpuProblem(system: DetectionSystem, options: DetectOptions): Promise<string | undefined> {
+  const { env } = system;
   try {
     const { worldSize = launchEnvironment(env).worldSize, localRanks = getLocalRank(env).ranks } = options;
-    const { gpus } = await machine.cuda();
+    const { gpus } = await system.cuda();
     for (let rank = 0; rank < localRanks; rank++) {
       const index = gpuIndex({ rank, ranks: localRanks }, gpus.length, sharesGpus(env));
       const { name, problem } = gpus[index]!;
       if (problem !== undefined) return `GPU ${index}, ${name}: ${problem}`;
     }
-    if (worldSize > 1) await machine.nccl();
+    if (worldSize > 1) await system.nccl();
     return undefined;
   } catch (error) {
     return (error as Error).message;
@@ -189,7 +194,7 @@ async function findGpuProblem(machine: Machine, options: DetectOptions): Promise
 }
 
 /** A machine that shows nothing of NVIDIA, or was configured to hide it, needs no explanation. */
-export function hasGpu({ env, exists }: Pick<Machine, "env" | "exists">): boolean {
+export function hasGpu({ env, exists }: Pick<DetectionSystem, "env" | "exists">): boolean {
   if (/^\s*(-.*)?$/.test(env["CUDA_VISIBLE_DEVICES"] ?? "0")) return false;
   return Boolean(env["MOSAIC_CUDA_LIBRARY"]) || ["/dev/nvidiactl", "/proc/driver/nvidia/version"].some(exists);
 }

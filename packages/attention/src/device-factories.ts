@@ -142,7 +142,7 @@ export async function importOptional<Exports>(from: string, where: string): Prom
   } catch (error) {
     if (!isModuleNotFound(error, from)) throw error;
     throw new OptionError(
-      { where, expected: `the package ${from}`, received: "none", remedy: `npm install ${from}` },
+      { where, expected: `the package ${from}`, received: "none", remedy: `run npm install ${from}` },
       { cause: error },
     );
   }

@@ -66,10 +66,18 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  * @throws OptionError for options that do not exist, do not go together or name a package that is not installed.
  */
 export async function init(options?: InitOptions): Promise<Context> {
-  const { device: wanted, collectives: engine, backends = [], ...rest } = initOptions.parse(options);
+  const {
+    device: requestedDevice,
+    collectives: requestedCollectives,
+    backends = [],
+    ...rest
+  } = initOptions.parse(options);
   const size = rest.worldSize ?? launchEnvironment().worldSize;
   checkLaunched(rest, size);
-  const requested = { ...(wanted && { device: wanted }), ...(engine && { collectives: engine }) };
+  const requested = {
+    ...(requestedDevice && { device: requestedDevice }),
+    ...(requestedCollectives && { collectives: requestedCollectives }),
+  };
   const { device, isOwned, collectives } = await selectDevice(requested, size);
   try {
     return await initTraced({
@@ -117,13 +125,13 @@ type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh"
 
 /** The commonest mistake: a program of several ranks started without the launcher. */
 function checkLaunched({ spSize, mesh, worldSize }: MeshOptions, size: number): void {
-  const wanted = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
-  if (wanted <= size || size !== 1 || worldSize !== undefined) return;
+  const requiredRanks = spSize ?? Object.values(mesh ?? {}).reduce((product, length) => product * length, 1);
+  if (requiredRanks <= size || size !== 1 || worldSize !== undefined) return;
   throw new OptionError({
     where: `init: ${spSize === undefined ? "mesh" : "spSize"}`,
     expected: "1, as no launcher started this process",
     received: spSize === undefined ? JSON.stringify(mesh) : String(spSize),
-    remedy: `start it with npx mosaic-run --nproc-per-node ${wanted} <script>`,
+    remedy: `start it with npx mosaic-run --nproc-per-node ${requiredRanks} <script>`,
   });
 }
 

@@ -2,14 +2,14 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
-import { detect, detectMachine, type Machine } from "../src/detect.ts";
+import { detect, detectOn, type DetectionSystem } from "../src/detect.ts";
 import { gpuIndex, getLocalRank, sharesGpus } from "../src/device-factories.ts";
 
 const emulated = fileURLToPath(new URL("../../kernels-cuda/build-emulated/libcuda_emulated.so", import.meta.url));
 const gpu = { name: "H200", capability: "9.0", bytes: 1 };
 
 /** A machine with `gpus`, or one whose driver fails. */
-function machine(gpus: readonly object[] | Error, changes: Partial<Machine> = {}): Machine {
+function machine(gpus: readonly object[] | Error, changes: Partial<DetectionSystem> = {}): DetectionSystem {
   return {
     env: {},
     exists: (path) => path === "/dev/nvidiactl",
@@ -29,19 +29,19 @@ const noNccl = async (): Promise<never> => {
 describe("detection", () => {
   it("takes GPUs that are there, and NCCL between them", async () => {
     const onGpu = { device: "cuda", collectives: "nccl" };
-    expect(await detectMachine(machine([gpu]), {})).toEqual(onGpu);
-    expect(await detectMachine(machine([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(onGpu);
-    expect(await detectMachine(machine([gpu], { nccl: noNccl }), { worldSize: 1 })).toEqual(onGpu);
+    expect(await detectOn(machine([gpu]), {})).toEqual(onGpu);
+    expect(await detectOn(machine([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(onGpu);
+    expect(await detectOn(machine([gpu], { nccl: noNccl }), { worldSize: 1 })).toEqual(onGpu);
     const env = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
-    expect(await detectMachine(machine([gpu], { env }), {})).toEqual(onGpu);
+    expect(await detectOn(machine([gpu], { env }), {})).toEqual(onGpu);
   });
 
   it("reports nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
     const onCpu = { device: "cpu", collectives: "local" };
     const none = new Error("no CUDA driver");
-    expect(await detectMachine(machine(none, { exists: () => false }), {})).toEqual(onCpu);
-    expect(await detectMachine(machine(none, { env: { CUDA_VISIBLE_DEVICES: "" } }), {})).toEqual(onCpu);
-    expect(await detectMachine(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
+    expect(await detectOn(machine(none, { exists: () => false }), {})).toEqual(onCpu);
+    expect(await detectOn(machine(none, { env: { CUDA_VISIBLE_DEVICES: "" } }), {})).toEqual(onCpu);
+    expect(await detectOn(machine([], { env: { CUDA_VISIBLE_DEVICES: "-1" } }), {})).toEqual(onCpu);
   });
 
   const onHosts = { RANK: "0", WORLD_SIZE: "4", LOCAL_WORLD_SIZE: "2", GROUP_WORLD_SIZE: "2" };
@@ -69,16 +69,16 @@ describe("detection", () => {
     ["collectives by name", { ...onHosts, MOSAIC_COLLECTIVES: "local" }, {}, "cpu and local"],
     ["UCX by name on one host", { MOSAIC_COLLECTIVES: "ucx" }, {}, "cpu and ucx"],
   ])("connects CPUs as their hosts need: %s", async (_, env, options, expected) => {
-    const found = await detectMachine(machine(new Error("no CUDA driver"), { env, exists: () => false }), options);
+    const found = await detectOn(machine(new Error("no CUDA driver"), { env, exists: () => false }), options);
     expect(`${found.device} and ${found.collectives}`).toBe(expected);
   });
 
   it("connects GPUs of several hosts by NCCL, and CPUs beside an idle GPU by UCX", async () => {
-    expect(await detectMachine(machine([gpu, gpu], { env: onHosts }), {})).toEqual({
+    expect(await detectOn(machine([gpu, gpu], { env: onHosts }), {})).toEqual({
       device: "cuda",
       collectives: "nccl",
     });
-    const idle = await detectMachine(machine([gpu], { env: onHosts }), {});
+    const idle = await detectOn(machine([gpu], { env: onHosts }), {});
     expect(idle).toMatchObject({ device: "cpu", collectives: "ucx", warning: expect.stringContaining("on the CPU") });
   });
 
@@ -93,7 +93,7 @@ describe("detection", () => {
     ],
     ["an old GPU", machine([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
   ])("takes the CPU with %s, and warns why", async (_, at, options, note) => {
-    const found = await detectMachine(at, options);
+    const found = await detectOn(at, options);
     expect(found).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(note) });
     expect(found.warning).toContain("MOSAIC_DEVICE=cpu");
   });

@@ -78,17 +78,17 @@ the hosts fit`);
     [
       "another Node",
       { host: { node: "20.19.0" } },
-      /✗ versions +Node's major version differs: 22 on n0, n2; 20 on n1\n +→ install/,
+      /✗ versions +Node's major version mismatch: 22 on n0, n2; 20 on n1\n +→ install/,
     ],
     [
       "another package",
       { host: { packages: { "@mosaic/core": "0.1.0" } } },
-      /✗ versions +@mosaic\/core differs: 0\.2\.0 on n0, n2; 0\.1/,
+      /✗ versions +@mosaic\/core mismatch: 0\.2\.0 on n0, n2; 0\.1/,
     ],
     [
       "another UCX",
       { host: { ucx: "1.17.0" } },
-      /· versions +UCX differs: 1\.13\.1 on n0, n2; 1\.17\.0 on n1\n +→ install/,
+      /· versions +UCX mismatch: 1\.13\.1 on n0, n2; 1\.17\.0 on n1\n +→ install/,
     ],
     [
       "no UCX",
@@ -113,7 +113,7 @@ the hosts fit`);
     [
       "another MTU",
       { host: { mtu: 9000 } },
-      /✗ MTU +differs: 1500 on n0, n2; 9000 on n1\n +→ on n0: ip link set dev eth0 mtu 9000; on n2/,
+      /✗ MTU +mismatch: 1500 on n0, n2; 9000 on n1\n +→ on n0: ip link set dev eth0 mtu 9000; on n2/,
     ],
     [
       "a port that is refused",

@@ -75,7 +75,7 @@ test("a host with another MTU", async () => {
   ip("-n", "n1", "link", "set", "eth0", "mtu", "1400");
   try {
     const { code, stdout } = await onHosts(2);
-    expect(stdout).toMatch(/✗ MTU +differs: 1500 on n0; 1400 on n1\n +→ on n1: ip link set dev eth0 mtu 1500/);
+    expect(stdout).toMatch(/✗ MTU +mismatch: 1500 on n0; 1400 on n1\n +→ on n1: ip link set dev eth0 mtu 1500/);
     expect(code).toBe(1);
   } finally {
     ip("-n", "n1", "link", "set", "eth0", "mtu", "1500");

@@ -41,7 +41,7 @@ export class Exchange {
     };
   }
 
-  /** The keys that come to a rank all the same. */
+  /** The keys that are sent to a rank in any case. */
   keys(rank: number): RequiredRows {
     return (this.#keys[rank] ??= this.#plan.required(rank, 0).filter((owner) => !this.#isExchanged(rank, owner)));
   }

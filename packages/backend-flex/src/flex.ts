@@ -18,7 +18,7 @@ import { validator } from "@mosaic/core/context-parallel";
 import { type FlexSettings, type PassName, planCache } from "./plan.ts";
 import { stageCostOptions } from "./stage-time.ts";
 import { gradientStages, type PassContext, stages } from "./stages.ts";
-import { TravellingQueries } from "./travelling-queries.ts";
+import { QueryExchange } from "./query-exchange.ts";
 
 const count = { min: 0, max: 64 } as const;
 
@@ -157,14 +157,14 @@ export function flex(options?: FlexOptions): AttentionBackend {
       const places = memberCoordinates(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
-      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
-      travelling?.send([call.q]);
+      using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
+      queryExchange?.send([call.q]);
       for (const { step, k, v } of stages(pass, kv)) {
         const from = places[step];
         if (from) parts.attend(ctx, staged, state, { k, v, from });
-        if (step === 0) travelling?.attend(ctx, inner, kv);
+        if (step === 0) queryExchange?.attend(ctx, inner, kv);
       }
-      travelling?.merge(state);
+      queryExchange?.merge(state);
     },
 
     attendBackward(ctx, call, grads, kv) {
@@ -173,14 +173,14 @@ export function flex(options?: FlexOptions): AttentionBackend {
       const places = memberCoordinates(pass, kv.from);
       const staged = { ...call, keys: pass.plan.keys };
       using parts = blockwise(inner, places.filter(isVisible));
-      using travelling = pass.plan.exchange && new TravellingQueries(pass, call, pass.plan.exchange);
-      travelling?.send([call.q, call.dOut, call.lse, call.delta]);
+      using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
+      queryExchange?.send([call.q, call.dOut, call.lse, call.delta]);
       for (const { step, k, v, dk, dv } of gradientStages(pass, stages(pass, kv), grads)) {
         const from = places[step];
         if (from) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from });
-        if (step === 0) travelling?.attendBackward(ctx, inner, grads, kv);
+        if (step === 0) queryExchange?.attendBackward(ctx, inner, grads, kv);
       }
-      travelling?.addTo(grads.dq);
+      queryExchange?.addTo(grads.dq);
     },
   };
 }

@@ -76,7 +76,12 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const { valueHeadDim = headDim } = settings;
   const ranks = axisLength("flexTraffic", mesh, { axis, from });
   const { hierarchical, hosts } = settings;
-  expectValue("flexTraffic: hosts", !hosts || hosts.length === ranks, `the hosts of ${ranks} ranks`, hosts);
+  expectValue(
+    "flexTraffic: hosts",
+    !hosts || hosts.length === ranks,
+    `an array of ${ranks} host indices, one per rank`,
+    hosts,
+  );
   const plan = new FlexPlan(flexSettings(settings), { mesh, hosts }, call, from);
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
   const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };

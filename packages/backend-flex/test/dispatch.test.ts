@@ -137,7 +137,7 @@ describe("placements", () => {
 
   test("refuse what they are not of", () => {
     const placement = dispatch({ mask: packed, length: 5000, ranks: 4 });
-    expect(() => placement.spans(0, 5, 5000)).toThrow("a shard of 4, of 5000 positions");
+    expect(() => placement.spans(0, 5, 5000)).toThrow("a shard index below 4, 4 shards and length 5000");
     expect(() => dispatch({ mask: [], length: 10, ranks: 2 })).toThrow("a mask, or one for each sample");
     expect(() => dispatch({ mask: packed, length: 10, ranks: 2 })).toThrow("documents");
     expect(() => dispatch({ mask: packed, length: 5000, ranks: 0 })).toThrow("ranks");

@@ -128,7 +128,7 @@ class TileProgress {
   readonly #rule: SchedulingRule;
   /** The offset of the next move of each kind. */
   readonly #next: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
-  /** Rows and columns that are here, one's own included. */
+  /** Rows and columns that this rank holds, the local ones included. */
   #rows = 1;
   #columns = 1;
   readonly #remainingBlocks: Block[];
@@ -228,7 +228,7 @@ class TileProgress {
   }
 }
 
-/** All blocks, first those to prefer: what came from afar, for its sums have a way to go. One's own go last. */
+/** All blocks in order of preference: those of the most distant ranks first, because their sums travel furthest; local ones last. */
 function sortBlocks({ queries, keys }: ScheduleOptions, rule: SchedulingRule): Block[] {
   const late = (offset: number, length: number) => (offset + length - 1) % length;
   const sorted = Array.from({ length: queries * keys }, (_, i) => {

@@ -12,7 +12,7 @@ import {
 // s + 1 first: a chunk that travels to the right reaches each of them in time. Ranks that do not need it are left out:
 // it goes in runs of neighbours that do, and the first of each run gets it from its source, which always has it.
 
-/** Whom `rank` receives the keys from that it works on at `step`: its left neighbour if that had them, else their source. */
+/** The peer from which `rank` receives the KV block of `step`: its left neighbour if that had the block, else the source. */
 export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {
   const source = modulo(rank - step, size);
   const left = modulo(rank - 1, size);
@@ -20,7 +20,7 @@ export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step:
   return left === source || needsKv(left, source) ? left : source;
 }
 
-/** Whom `rank` sends its gradient sums of `step` to: its right neighbour if that adds to them next, else their owner. */
+/** The peer to which `rank` sends the dK and dV sums of `step`: its right neighbour if that adds to them next, else the owner. */
 export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {
   const owner = modulo(rank - step, size);
   const right = modulo(rank + 1, size);
@@ -28,7 +28,7 @@ export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step:
   return right === owner || needsKv(right, owner) ? right : owner;
 }
 
-/** The messages without which `step` could not be taken: two chunks leave at most, one arrives. */
+/** The messages required for `step`: at most two chunks are sent, one is received. */
 export function kvTransfers(
   dependencies: DependencyTable,
   rank: number,
@@ -47,7 +47,7 @@ export function kvTransfers(
   return transfers;
 }
 
-/** The messages that carry gradient sums on, and where those arrive that come to this rank. */
+/** The messages that pass gradient sums on, and the buffers that receive those sent to this rank. */
 export interface GradientTransfers {
   readonly transfers: readonly Transfer[];
   /** Sums over the keys of the next step. */
@@ -56,7 +56,7 @@ export interface GradientTransfers {
   readonly toOwner: Chunk | undefined;
 }
 
-/** The messages that carry the sums of `step` on: one chunk leaves at most, two arrive. */
+/** The messages that pass on the sums of `step`: at most one chunk is sent, two are received. */
 export function gradientTransfers(
   dependencies: DependencyTable,
   rank: number,

@@ -23,7 +23,7 @@ import {
   validator,
 } from "@mosaic/core/context-parallel";
 import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChunkRows } from "./exchange.ts";
-import { type BackwardKeys, backwardKeysCache } from "./own-parts.ts";
+import { type BackwardKeys, backwardKeysCache } from "./local-kv-split.ts";
 
 export const ringOptions = defineOptions("ring", {
   /** The mesh axis along which keys rotate. Default "sp". */
@@ -98,7 +98,7 @@ export function ring(options?: RingOptions): AttentionBackend {
   };
 }
 
-/** By step: where the block comes from that this rank attends to; nothing where it attends to none. */
+/** By step: the source of the block that this rank attends to; undefined where it attends to none. */
 function visibleCoordinates(
   { rank, size }: ProcessGroup,
   { axis, needsCompute }: DependencyTable,
@@ -112,7 +112,7 @@ function visibleCoordinates(
   return blocks;
 }
 
-/** The same of backward, where the second part of the own keys, if they come in two, is the last step. */
+/** The same for the backward, in which the second part of the local keys, if they are split, is the last step. */
 function backwardCoordinates(
   group: ProcessGroup,
   dependencies: DependencyTable,
@@ -131,19 +131,19 @@ function isVisible(block: Coordinate | undefined): block is Coordinate {
 /** One step around the ring: the keys and values [B,Hkv,S,D] of one rank. */
 export interface Step extends KvBlock {
   readonly step: number;
-  /** Whose they are. */
+  /** The rank that owns them. */
   readonly source: number;
   /** Whether this rank attends to them. If not, none of its queries sees any: they were not sent to it, and k and v hold other keys. */
   readonly visible: boolean;
 }
 
 /**
- * Yields every rank's keys and values in turn, one's own first; the next are under way while you use these, which are
- * yours until the next step.
+ * Yields the keys and values of every rank in turn, the local ones first. The next block is in flight while the caller uses
+ * the current one, which is valid until the next step.
  *
- * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It lands
- * in one of two buffers, the one that the step before that has done with: a transfer begins when everything enqueued
- * earlier has run, so it overwrites nothing in use. If the loop is left early, nothing remains under way.
+ * The transfer for a step is posted before the work of the step before it is enqueued, and waited for after it. It writes
+ * to one of two buffers, the one that the previous step no longer reads: a transfer begins when all work enqueued earlier is
+ * done, so it overwrites nothing in use. If the loop is left early, no transfer remains in flight.
  */
 export function* rotate(
   group: ProcessGroup,
@@ -180,10 +180,10 @@ export function* rotate(
   }
 }
 
-/** A step around the ring with room for the gradients of its keys: float32 dk and dv, to add its contributions to. */
+/** A step around the ring with float32 dk and dv, to which the contributions of this rank are added. */
 export interface GradientStep extends Step, Pick<QkvGrads, "dk" | "dv"> {}
 
-/** What backward goes by on one rank. */
+/** What the backward of one rank depends on: peers, and the split of the local keys. */
 export interface BackwardSteps extends Partial<Pick<BackwardKeys, "firstRows">> {
   readonly dependencies: DependencyTable;
 }
@@ -191,11 +191,11 @@ export interface BackwardSteps extends Partial<Pick<BackwardKeys, "firstRows">> 
 /**
  * Yields the steps with the gradients of K and V. What is added to `dk` and `dv` at a step travels while the next step
  * computes: to the right neighbour, which works on the same keys then, and from the last rank that needs them to their
- * owner, into `grads`. The gradients of one's own keys that one computes oneself never travel. With `firstRows` step 0
- * has that many of the own keys, and one more step, behind the last gradients, has the rest of them.
+ * owner, into `grads`. Gradients that a rank computes for its local keys are never sent. With `firstRows`, step 0 has
+ * that many rows of the local keys, and one more step, after the last gradients are sent, has the rest.
  *
- * A step computes into memory of its own, to which the neighbour's sum is added when both are there. Computing right
- * into the neighbour's sum would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
+ * A step computes into a separate buffer, to which the sum of the neighbour is added once both are complete. Accumulating
+ * directly into the sum of the neighbour would save that pass over S·D numbers (of some S²·D), but the neighbour completes it only
  * when this step could begin: no transfer would be hidden behind any compute.
  */
 export function* rotateGradients(

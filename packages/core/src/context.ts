@@ -24,6 +24,6 @@ export interface Context extends AsyncDisposable {
   startTrace(): void;
   /** What the device and the collectives ran since `startTrace`. */
   stopTrace(): Promise<readonly TraceEvent[]>;
-  /** Closes groups and device. Twice is fine. */
+  /** Closes groups and device. Idempotent. */
   close(): Promise<void>;
 }

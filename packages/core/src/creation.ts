@@ -6,7 +6,7 @@ import { formatValue, OptionError, ShapeError } from "./errors.ts";
 import { formatShape, type Shape, numel } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
-/** Where a tensor shall live: a device, or the one of a context. */
+/** The device of a new tensor: a device, or a context, whose device is used. */
 export type DeviceOrContext = Context | Device;
 
 export function isContext(on: DeviceOrContext): on is Context {

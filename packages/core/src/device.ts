@@ -9,7 +9,7 @@ export interface MemoryStats {
   readonly reserved: number;
   /** The most that was allocated at once since the device was made or `resetPeakMemory` was called. */
   readonly peak: number;
-  /** What kernels hold to work in, beside `reserved`: it grows to the largest request. Both count toward the device's limit. */
+  /** Scratch (workspace) memory of kernels, not included in `reserved`: it grows to the largest request. Both count toward the device's limit. */
   readonly scratch?: number;
 }
 

@@ -11,11 +11,11 @@ import { nextStreamNumber } from "./random.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
 
 export const initOptions = defineOptions("init", {
-  /** Where this rank computes. The context closes it; while there is none, because init rejects, it is still yours. */
+  /** The device of this rank. The context closes it; if init rejects, the caller still owns it. */
   device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {
     remedy: "pass a Device, such as cpu() or cuda()",
   }),
-  /** How the ranks are connected; needed for more than one. Default: nothing, for one rank. */
+  /** The collectives that connect the ranks; required for more than one rank. Default: none. */
   collectives: option.custom("collectives", option.hasMethods<Collectives>("connect"), { optional: true }),
   /** This rank's number. Default: what the launcher sets, as `launchEnvironment` reads it; 0 without one. */
   rank: option.integer({ min: 0, optional: true }),
@@ -27,9 +27,9 @@ export const initOptions = defineOptions("init", {
   spSize: option.integer({ min: 1, optional: true }),
   /** Backends that modules may name; `local` is always there. Default: none. */
   backends: option.array(option.backend(), { optional: true }),
-  /** What parameters are drawn from, the same on every rank. Default 0. */
+  /** Seed of parameters, the same on every rank. Default 0. */
   seed: option.integer({ min: 0, default: 0 }),
-  /** Seconds that a collective may take. Default: that of the collectives. */
+  /** Timeout of a collective in seconds. Default: that of the collectives. */
   timeout: option.number({ above: 0, max: 1e9, expected: "seconds, more than 0 and at most 1e9", optional: true }),
   /** Called once when the context is to be closed, while it is open still: to write a trace, for example. Default: nothing. */
   beforeClose: option.custom("a function", option.isFunction<(ctx: Context) => void | Promise<void>>, {
@@ -40,7 +40,7 @@ export const initOptions = defineOptions("init", {
 export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
-/** Where the backends live that Mosaic itself provides. */
+/** The packages of the built-in backends. */
 const backendPackages: Readonly<Record<string, string>> = {
   ring: "@mosaic/backend-ring",
   mesh2d: "@mosaic/backend-mesh2d",
@@ -228,7 +228,7 @@ class RankContext implements Context {
     await this.close();
   }
 
-  /** Parts before the whole: the groups cut from the world, the world, then the device they all used. */
+  /** Closes subgroups first, then the world, then the device. */
   async #close(): Promise<void> {
     try {
       if (this.#beforeClose) await this.#beforeClose(this);

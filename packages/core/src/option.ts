@@ -8,10 +8,10 @@ import { isTensor, type Tensor } from "./tensor.ts";
 
 // The kinds of options: `option.integer({ min: 1 })`.
 
-/** What stands in for an option that is absent: nothing, it is "required"; undefined; or its default. */
+/** The value of an option that is absent: none, it is "required"; undefined; or its default. */
 export type Presence = "required" | "optional" | "default";
 
-/** One option: what it accepts, and what stands in for it. */
+/** One option: what it accepts, and its value if absent. */
 export interface Option<Value, P extends Presence = Presence> {
   /** What it accepts, as messages and tables state it: "an integer ≥ 1". */
   readonly expected: string;

@@ -11,9 +11,9 @@ import type { Tensor } from "./tensor.ts";
 // same numbers as its first.
 
 const commonRandomOptions = {
-  /** What the numbers follow from. Default: the context's seed, mixed with the rank so that every rank draws its own numbers; 0 on a bare device. */
+  /** Seed of the generator. Default: the seed of the context, mixed with the rank so that ranks draw different numbers; 0 on a device without context. */
   seed: option.integer({ min: 0, optional: true }),
-  /** Distinguishes tensors of one seed. Default: a fresh one at every call. */
+  /** Distinguishes tensors of the same seed. Default: a new one for every call. */
   stream: option.integer({ min: 0, optional: true }),
   /** Of the tensor. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
@@ -29,9 +29,9 @@ export const randnOptions = defineOptions("randn", {
 export type RandnOptions = OptionsOf<typeof randnOptions>;
 export const randOptions = defineOptions("rand", {
   ...commonRandomOptions,
-  /** The smallest number. Default 0. */
+  /** Inclusive lower bound. Default 0. */
   low: option.number({ default: 0 }),
-  /** What all numbers are below. Default 1. */
+  /** Exclusive upper bound. Default 1. */
   high: option.number({ default: 1 }),
 });
 /** What `rand` takes beside a shape. */
@@ -39,7 +39,7 @@ export type RandOptions = OptionsOf<typeof randOptions>;
 
 /**
  * Normally distributed numbers, mean 0 and standard deviation 1 by default. With `seed` and `stream` given,
- * element i is the same on every device and every mesh (Philox4x32-10); without, every call and every rank draws its own.
+ * element i is the same on every device and every mesh (Philox4x32-10); without, every call and every rank draws different numbers.
  *
  * @example
  * ```ts
@@ -112,12 +112,12 @@ function nextStream(device: Device): number {
   return next;
 }
 
-/** Apart from the plain seed, which parameters use, on every rank. 2³²/φ spreads neighbouring ranks. */
+/** A seed per rank, different from the shared seed of parameters. 2³²/φ separates neighbouring ranks. */
 function rankSeed(ctx: Context): number {
   return (ctx.seed + Math.imul(ctx.rank + 1, 0x9e3779b9)) >>> 0;
 }
 
-/** Numbers of the random streams that a body took, in order. */
+/** The random stream numbers that a body used, in order. */
 interface RngState {
   readonly numbers: number[];
   /** Those of the body around it, when it ran the first time. */
@@ -128,7 +128,7 @@ interface RngState {
 
 let activeRngState: RngState | undefined;
 
-/** Runs bodies (synchronous): the first draws fresh numbers for its random tensors, each later one the same again. */
+/** Runs synchronous bodies: the first run takes new stream numbers for random tensors, later runs repeat them. */
 export function preserveRngState(): <T>(body: () => T) => T {
   const own: RngState = { numbers: [], outer: activeRngState, next: undefined };
   return (body) => {
@@ -143,7 +143,7 @@ export function preserveRngState(): <T>(body: () => T) => T {
   };
 }
 
-/** A number for a random tensor: a fresh one, or, in a body that runs again, the one that it had the first time. */
+/** The stream number of a random tensor: a new one, or, in a recomputed body, that of the first run. */
 export function nextStreamNumber(createNumber: () => number): number {
   return takeStreamNumber(activeRngState, createNumber);
 }

@@ -57,7 +57,7 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
   return isDense;
 }
 
-/** `[2,8,100]`, as it stands in messages. */
+/** `[2,8,100]`, as shown in error messages. */
 export function formatShape(shape: Shape): string {
   if (!Array.isArray(shape)) return formatValue(shape);
   for (let axis = 0; axis < shape.length; axis++) if (typeof shape[axis] !== "number") return formatValue(shape);

@@ -62,7 +62,7 @@ export class Tensor implements Disposable, TensorInit {
   readonly shape: Shape;
   readonly strides: Shape;
   readonly offset: number;
-  /** Set on leaves (parameters, inputs) whose gradient is wanted; results of operations on them need it too. */
+  /** Set on leaves (parameters, inputs) that require grad; results of operations on them require it, too. */
   requiresGrad = false;
   /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
   owner: TensorTracker | null = null;
@@ -104,7 +104,7 @@ export class Tensor implements Disposable, TensorInit {
     return this.#disposed;
   }
 
-  /** The accumulated gradient of a leaf. Yours to dispose: no scope releases it. */
+  /** The accumulated gradient of a leaf. The caller disposes it: no scope releases it. */
   get grad(): Tensor | null {
     return this.#grad;
   }
@@ -115,7 +115,7 @@ export class Tensor implements Disposable, TensorInit {
     this.#grad = gradient;
   }
 
-  /** The operation that made this tensor, if its gradient is wanted. */
+  /** The operation that created this tensor, if it requires grad. */
   get node(): GradNode | undefined {
     return this.#node;
   }
@@ -164,7 +164,7 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * Another look at the same memory, without history; what is not given stays as it is here.
+   * A view of the same memory, detached from autograd. Omitted fields default to those of this tensor.
    *
    * @throws ShapeError if it would show what lies outside of that memory.
    */
@@ -256,7 +256,7 @@ export class Tensor implements Disposable, TensorInit {
     });
   }
 
-  /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Twice is fine. */
+  /** Gives the memory back in stream order, unless other tensors or a collective under way still use it. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -158,7 +158,7 @@ export function expand(x: Tensor, shape: Shape): Tensor {
       where: "expand",
       expected: `a shape to which ${formatShape(x.shape)} broadcasts`,
       received: formatShape(shape),
-      remedy: "only axes of length 1 and new leading axes can be expanded",
+      remedy: "expand only axes of length 1, or add leading axes",
     });
   }
   const strides = shape.map((length, axis) => {

@@ -51,7 +51,7 @@ export function createProject({ directory, template }: ProjectOptions): string {
   }
   const path = resolve(directory);
   if (existsSync(path) && readdirSync(path).length > 0) {
-    throw new CreateError(`createProject: expected an empty folder, received ${path}; name another one`);
+    throw new CreateError(`createProject: expected an empty folder, received ${path}; name a different one`);
   }
   mkdirSync(path, { recursive: true });
   for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });

@@ -226,7 +226,7 @@ export function readBandwidth(bytes: number, threads: number = threadCount(undef
     throw new OutOfMemoryError({
       where: "readBandwidth",
       expected: `${bytes} bytes of memory`,
-      received: "none from the system",
+      received: "the allocation failed",
       remedy: "pass fewer bytes",
     });
   }

@@ -23,7 +23,7 @@ onEveryIsa("random", (device) => {
     expect(words.reduce((hash, word) => (Math.imul(hash, 31) + word) | 0, 0)).toBe(-1706756207);
   });
 
-  test("element i depends on seed, stream and i alone", async () => {
+  test("element i depends only on seed, stream and i", async () => {
     using long = device().empty([1000], "float32");
     device().kernels.random(long, normal);
     const want = Array.from(await long.read());

@@ -71,6 +71,7 @@ export function cudaSystem(): CudaSystem {
 
 /** What native/device/device.cc refuses, as far as can be found without opening the GPU. */
 function findProblem(capability: string, kernels: boolean): string | undefined {
-  if (Number(capability) < 8) return `it has compute capability ${capability}, needed is 8.0 (Ampere) or newer`;
+  if (Number(capability) < 8)
+    return `compute capability ${capability} is not supported; 8.0 (Ampere) or newer is required`;
   return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels, for nvcc was not found";
 }

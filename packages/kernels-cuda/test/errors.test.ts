@@ -69,7 +69,7 @@ const problems: readonly Problem[] = [
     what: "too old a GPU",
     env: { MOSAIC_EMULATED_CAPABILITY: "75" },
     expected:
-      /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; choose another GPU/,
+      /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; select a different GPU/,
   },
   {
     what: "an addon built without nvcc",
@@ -95,7 +95,7 @@ const problems: readonly Problem[] = [
     what: "a library that is no cuBLASLt",
     env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
     code: multiplication(),
-    expected: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(it has no cublasLtCreate\); name/,
+    expected: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(missing symbol cublasLtCreate\); name/,
   },
 ];
 

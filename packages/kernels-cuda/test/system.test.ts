@@ -26,5 +26,7 @@ test("reports the driver and every GPU", async () => {
 
 test("reports which GPUs are too old", async () => {
   const { gpus } = await systemWith({ MOSAIC_EMULATED_CAPABILITY: "75" });
-  expect(gpus).toMatchObject([{ problem: "it has compute capability 7.5, needed is 8.0 (Ampere) or newer" }]);
+  expect(gpus).toMatchObject([
+    { problem: "compute capability 7.5 is not supported; 8.0 (Ampere) or newer is required" },
+  ]);
 });

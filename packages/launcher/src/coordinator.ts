@@ -159,7 +159,9 @@ export function makePrivateDir(): string {
   try {
     return mkdtempSync(join(base, "mosaic-run-"));
   } catch (error) {
-    throw new UsageError(`no directory can be created in ${base}: ${(error as Error).message}; set TMPDIR to another`);
+    throw new UsageError(
+      `no directory can be created in ${base}: ${(error as Error).message}; set TMPDIR to a different one`,
+    );
   }
 }
 
@@ -179,6 +181,6 @@ export function portError(error: unknown, port: number, option: string): UsageEr
   if (code !== "EADDRINUSE") return undefined;
   const owner = portOwner(port) ?? "another process";
   const remedy =
-    option === "--master-port" ? `leave out ${option} to use any free port` : "choose another, on all nodes";
+    option === "--master-port" ? `leave out ${option} to use any free port` : "choose a different port on all nodes";
   return new RendezvousError(`port ${port} is in use by ${owner}; ${remedy}`);
 }

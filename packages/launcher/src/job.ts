@@ -29,7 +29,7 @@ export interface LaunchOptions {
   readonly rdzvTimeoutMs?: number;
   /** With `MIN:MAX` nodes: how long to wait for more once MIN are there; 5000. */
   readonly lastCallMs?: number;
-  /** Node 0 listens on all its interfaces, not on the endpoint's address alone. */
+  /** Node 0 listens on all its interfaces, not only on the endpoint's address. */
   readonly bindAny?: boolean;
   /** Default 0: any free port. */
   readonly masterPort?: number;

@@ -180,7 +180,7 @@ describe("the report", () => {
       failureText(failure as Failure).join("\n"),
     ).toBe(`✖ rank 5 (n0, local 5, pid 105) failed 12.4 s into attempt 0: TypeError: bad loss
     at step (train.ts:41:9)
-  exit 1 · 5 ranks stopped by launcher · 2 secondary (ranks 1,3: peer lost)
+  exit 1 · 5 ranks stopped by launcher · 2 also failed (ranks 1,3: peer lost)
   logs /logs/5/stderr.log   exit code 1`);
   });
 

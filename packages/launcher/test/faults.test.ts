@@ -142,7 +142,7 @@ describe("a rank fails", { repeats }, () => {
   it("and others lose their peer: they are secondary", async () => {
     const outcome = await fault("throws+loses-peer");
     expect(report(outcome)).toContain("TypeError: bad loss");
-    expect(report(outcome)).toContain("exit 1 · 2 secondary (ranks 0,2: peer lost)");
+    expect(report(outcome)).toContain("exit 1 · 2 also failed (ranks 0,2: peer lost)");
     expect(outcome.code).toBe(1);
   });
 

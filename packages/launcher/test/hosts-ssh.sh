@@ -171,7 +171,7 @@ failing() {
 }
 failing g 2 "host nowhere: unknown host (ssh: Could not resolve hostname nowhere: .*); correct the name" --hosts n0,nowhere
 failing h 2 "permission denied (.*Permission denied (publickey.*); ssh must log in" --hosts n0,n1 --ssh "${ssh/$work\/user/$work/other}"
-failing i 2 "its host key is not trusted (Host key verification failed.*); log in once interactively and verify the key" --hosts n0,n1 --ssh "${ssh/known/none}"
+failing i 2 "host key verification failed (Host key verification failed.*); log in once interactively and verify the key" --hosts n0,n1 --ssh "${ssh/known/none}"
 failing j 75 "connection refused (ssh: connect to host n[01] port 2223: Connection refused)" --hosts n0,n1 --ssh "${ssh/2222/2223}"
 failing k 75 "host 10.77.0.99: no connection (ssh: connect to host 10.77.0.99 port 2222: .*)" --hosts n0,10.77.0.99
 # Node is hidden on n2 alone: a namespace of its own for mounts.

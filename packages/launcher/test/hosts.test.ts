@@ -256,7 +256,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
   it.each([
     ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the name/],
     ["me@denied", 2, /host denied: permission denied \(me@denied: .*\); ssh must log in .*: ssh-copy-id me@denied/],
-    ["untrusted", 2, /host untrusted: its host key is not trusted .*: ssh untrusted/],
+    ["untrusted", 2, /host untrusted: host key verification failed .*: ssh untrusted/],
     ["refused", 75, /host refused: connection refused .*; start sshd there, or name its port: --ssh "ssh -p PORT"/],
     ["silent", 75, /host silent: no connection \(ssh: .* timed out\); check that it is up/],
     ["nonode", 2, /host nonode: Node is missing; install it there as \S+node/],

@@ -156,7 +156,7 @@ describe("launchers that disagree end within a second", () => {
     const second = await node(1, options1, entry1, env1).outcome;
     // Node's own start takes a third of it.
     expect(performance.now() - began).toBeLessThan(2000);
-    if (!second.stderr.includes("another secret") && !second.stderr.includes("--rdzv-id")) {
+    if (!second.stderr.includes("shared secrets do not match") && !second.stderr.includes("--rdzv-id")) {
       const first = await waiting.outcome;
       expect(first.code).toBe(2);
       return { first, second };
@@ -178,10 +178,10 @@ describe("launchers that disagree end within a second", () => {
 
   it("about the arguments, the number of nodes", async () => {
     expect((await disagree([[], runScript("a")], [three, runScript("b")])).first.stderr).toContain(
-      "all arguments must agree",
+      "use the same script and arguments on all nodes",
     );
     const { stderr } = (await disagree([[], runScript()], [["-N", "2"], runScript()])).second;
-    expect(stderr).toMatch(/node 1 \(\S+\) has --nnodes 2, node 0 \(\S+\) 3; pass the same on all nodes/);
+    expect(stderr).toMatch(/--nnodes mismatch: node 1 \(\S+\) has 2, node 0 \(\S+\) 3; pass the same on all nodes/);
   });
 
   it("about the node ranks", async () => {
@@ -206,7 +206,7 @@ describe("launchers that disagree end within a second", () => {
     expect(second.stderr).toMatch(
       /127\.0\.0\.9:\d+: refused: it has another secret; MOSAIC_TOKEN_FILE or MOSAIC_TOKEN must/,
     );
-    expect(first.stderr).toContain("a connection from 127.0.0.1 was refused: it has another secret");
+    expect(first.stderr).toContain("a connection from 127.0.0.1 was refused: the shared secrets do not match");
     expect(first.code).toBe(143);
     expect(first.stderr + second.stderr).not.toContain(other);
   });
@@ -214,7 +214,7 @@ describe("launchers that disagree end within a second", () => {
   it("about the job: another one's launcher is refused, and this one waits on", async () => {
     const { first, second } = await disagree([[], runScript()], [[...three, "--rdzv-id", "x"], runScript()]);
     expect(second.code).toBe(2);
-    expect(second.stderr).toMatch(/has --rdzv-id x, the job at this endpoint t-.*; pass the same, or another endpoint/);
+    expect(second.stderr).toMatch(/has x, the job at this endpoint t-.*; pass the same ID, or use a different endpoint/);
     expect(first.code).toBe(143);
   });
 
@@ -288,14 +288,14 @@ describe("node 0", () => {
     expect(against({})).toBe("none");
     expect(against({ runtime: "22.1.0" })).toBe("none");
     expect(against({ runtime: "20.20.0" })).toMatch(
-      /node 1 \(b\) runs Node 20\.20\.0, node 0 \(a\) Node 22\.18\.0; use one major/,
+      /node 1 \(b\) runs 20\.20\.0, node 0 \(a\) 22\.18\.0; use the same major/,
     );
     for (const other of [{ launcher: "0.2.0" }, { version: 3 }])
       expect(against(other)).toMatch(
-        /node 1 \(b\) has version \S+ of the launcher, node 0 \(a\) 0\.1\.0; install one version/,
+        /launcher version mismatch: node 1 \(b\) has \S+, node 0 \(a\) 0\.1\.0; install the same version/,
       );
     expect(against({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
-    expect(against({ minNodes: 1 })).toMatch(/has --nnodes 1:2, node 0 \(a\) 2;/);
+    expect(against({ minNodes: 1 })).toMatch(/node 1 \(b\) has 1:2, node 0 \(a\) 2;/);
     expect(waitingMessage(new Set([0, 20]), 21)).toBe("2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more");
   });
 

@@ -194,7 +194,7 @@ describe("a directory that is not there", () => {
     const env = { TMPDIR: join(testDir(), "none") };
     const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
     expect(outcome.stderr).toMatch(
-      /^mosaic-run: no directory can be created in \S+\/none: ENOENT.*; set TMPDIR to another\n$/,
+      /^mosaic-run: no directory can be created in \S+\/none: ENOENT.*; set TMPDIR to a different one\n$/,
     );
     expect(outcome.code).toBe(2);
   });

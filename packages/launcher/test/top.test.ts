@@ -172,7 +172,7 @@ describe("an agent", () => {
     await using agent = await Agent.listen({ path, host: "n0", secret: "right" });
     using observer = await Observer.connect(path, "wrong");
     await observer.ended;
-    expect(observer.refusal).toMatch(/the agent of n0 has another secret/);
+    expect(observer.refusal).toMatch(/shared secret mismatch with the agent on n0/);
     expect(agent.hasConnections).toBe(false);
   });
 });

@@ -133,7 +133,7 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
 
 /** Some rows of a shard that follow one another. */
 interface ShardRange {
-  /** Where they stand in the whole sequence. */
+  /** Their positions in the whole sequence. */
   readonly spans: readonly Span[];
   /** The first of them in the shard, and how many. */
   readonly offset: number;

@@ -1,6 +1,6 @@
 import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { checkRows, type Chunks, createChunks } from "./chunks.ts";
-import { checkChosen, checkInput, ForwardPass } from "./pass.ts";
+import { checkSelectedChunks, checkInput, ForwardPass } from "./pass.ts";
 import { captureGradMode } from "./tensor-views.ts";
 import type { MetaResult } from "./meta.ts";
 import { type ChosenChunks, denseToSparse } from "./route/choose.ts";
@@ -110,7 +110,7 @@ export class HierarchicalMetaAttention extends Module {
     const [batch, rows] = x.shape as [number, number];
     const chunks = this.#createChunks(rows, call.sequenceLength);
     const { visibility } = chunks;
-    if (call.chosen || call.dryRun) checkChosen(name, call.chosen, { batch, visibility });
+    if (call.chosen || call.dryRun) checkSelectedChunks(name, call.chosen, { batch, visibility });
     const step = call.step ?? (this.training ? this.#steps++ : 0);
     const topK = this.training
       ? denseToSparse(step, { topK: settings.topK, chunks: settings.chunks, steps })

@@ -26,7 +26,7 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
       where,
       expected: "the meta of a result of HierarchicalMetaAttention.forward",
       received: formatValue(meta),
-      remedy: "const { out, meta } = await module.forward(x)",
+      remedy: "write const { out, meta } = await module.forward(x)",
     });
   }
   for (const x of [scores, routing, mass?.mean, mass?.peak]) checkTensor(where, x);

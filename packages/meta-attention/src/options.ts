@@ -24,14 +24,14 @@ export interface RoutedAttentionConfig {
   readonly group: ProcessGroup;
   readonly chunks: Chunks;
   readonly combine: Combine;
-  /** Whether the attention over the own chunk alone is wanted, too. */
+  /** Whether to return the attention over the local chunk as well. */
   readonly gate: boolean;
   readonly scale: number;
   readonly numHeads: number;
   /** Key heads; a divisor of heads. */
   readonly numKvHeads: number;
   readonly headDim: number;
-  /** Who calls, as messages and traces shall state. */
+  /** Name of the caller, shown in messages and traces. */
   readonly label: string;
 }
 

@@ -178,7 +178,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
       where,
       expected: `x [B,S,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
-      remedy: "for tensors of other ranks use MultiAxisHierarchicalAttention",
+      remedy: "use MultiAxisHierarchicalAttention for tensors of other ranks",
     });
   }
   if (x.dtype === dtype) return;
@@ -191,7 +191,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
 }
 
 /** Chunks given by the caller: for each batch element and chunk, others that it may attend to, each once. */
-export function checkChosen(
+export function checkSelectedChunks(
   where: string,
   chosen: ChosenChunks | undefined,
   { batch, visibility }: { batch: number; visibility: ChunkVisibility },

@@ -28,7 +28,7 @@ export interface TrafficCount {
 
 /**
  * Counts what a record sends and receives. A collective counts as the messages of its direct form: allGather, allToAll and
- * broadcast send every share to each of its receivers; reduceScatter sends every share but one's own; allReduce is a
+ * broadcast send every share to each of its receivers; reduceScatter sends every share but the local one; allReduce is a
  * reduceScatter and an allGather.
  */
 export function count(record: AttentionRecord): TrafficCount {

@@ -133,6 +133,6 @@ test("hosts of another number of ranks are refused", () => {
   const place = { at: { sp: 0 }, mask: slices, queries, keys };
   const rest = { batch: 1, numHeads: 1, numKvHeads: 1, headDim: 4, dtype: "float32" } as const;
   expect(() => flexTraffic({ mesh: { sp: 3 }, call: place, ...rest, hosts: [0] })).toThrow(
-    /flexTraffic: hosts: expected the hosts of 3 ranks/,
+    /flexTraffic: hosts: expected an array of 3 host indices, one per rank/,
   );
 });

@@ -44,12 +44,14 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
   try {
     const native = createRequire(file.path)(file.path) as Native;
     if (native.protocol === file.protocol) return native;
-    throw new Error(`it has protocol version ${native.protocol}, this JavaScript ${file.protocol}`);
+    throw new Error(
+      `protocol version mismatch: the addon has ${native.protocol}, the JavaScript package ${file.protocol}`,
+    );
   } catch (cause) {
     const host = describeHost();
     throw host === undefined
       ? new AddonLoadError(explainLoadFailure(file, cause), { cause })
-      : refuseHost(file, host, cause);
+      : unsupportedHostError(file, host, cause);
   }
 }
 
@@ -70,14 +72,14 @@ function isOlder(version: string, other: string): boolean {
   return major < otherMajor || (major === otherMajor && minor < otherMinor);
 }
 
-function refuseHost({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
+function unsupportedHostError({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
   const details = {
     where: `${packageName}: ${description}`,
     expected: `${PREBUILT.join(" or ")} with glibc ${OLDEST_GLIBC} or newer`,
     received: host,
     remedy:
       "use a host, container or virtual machine with one of these; " +
-      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform of Node",
+      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform that Node supports",
   };
   return new AddonLoadError(details, { cause });
 }

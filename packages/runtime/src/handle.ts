@@ -16,7 +16,7 @@ import { type BlockOwner, type MemoryBlock, NativeStorage } from "./storage.ts";
 
 /** How a native device is opened. */
 export interface HandleOptions {
-  /** As it shall stand in messages: "cpu:0". */
+  /** Name shown in error messages: "cpu:0". */
   readonly name: string;
   /** Numbers for `open`, in its order. */
   readonly options: readonly number[];

@@ -82,6 +82,6 @@ function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: b
     where: "composed",
     expected: "headParallel, or meshShape { head: 1, seq }",
     received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
-    remedy: "without either, all ranks would compute the same",
+    remedy: "pass one of them: without, all ranks would compute the same",
   });
 }

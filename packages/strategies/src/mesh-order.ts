@@ -30,7 +30,7 @@ export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, 
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = recordedCall(ctx, call, kv, strategy.nested);
-  void warnOfTraffic(hosts, options, strategy);
+  void warnAboutTraffic(hosts, options, strategy);
 }
 
 /** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
@@ -67,7 +67,7 @@ function detectPlacement(layouts: readonly Layout[], mesh: Coordinate): Placemen
   };
 }
 
-async function warnOfTraffic(
+async function warnAboutTraffic(
   hosts: readonly number[],
   options: RecordOptions,
   strategy: OrderedStrategy,

@@ -1,7 +1,7 @@
 import { writeFileSync } from "node:fs";
 import { escape } from "@mosaic/planner/svg";
 import { Resvg } from "@resvg/resvg-js";
-import { type Comparison, type PlantedResult, readResult, RESULTS } from "../results.ts";
+import { type Comparison, type PlantedResult, readResult, RESULTS_URL } from "../results.ts";
 import { drawLossAgainstBytes, drawRecall } from "./comparison-pictures.ts";
 import { drawRoutingMap } from "./routing-picture.ts";
 
@@ -86,13 +86,13 @@ export function renderPng(svg: string): Uint8Array {
 
 /** Draws all results: SVG and PNG of each picture, and a page of all. */
 export function writeResultsPage(): void {
-  const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS));
-  const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS));
+  const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS_URL));
+  const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS_URL));
   const drawn = drawPictures(comparison, planted);
   for (const [name, svg] of Object.entries(drawn)) {
-    writeFileSync(new URL(`${name}.svg`, RESULTS), svg);
-    writeFileSync(new URL(`${name}.png`, RESULTS), renderPng(svg));
+    writeFileSync(new URL(`${name}.svg`, RESULTS_URL), svg);
+    writeFileSync(new URL(`${name}.png`, RESULTS_URL), renderPng(svg));
   }
-  writeFileSync(new URL("index.html", RESULTS), formatPage(comparison, planted, drawn));
+  writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, planted, drawn));
   console.log(`${Object.keys(drawn).join(", ")}: SVG and PNG, and index.html, were written to apps/genome/results`);
 }

@@ -120,19 +120,19 @@ export class Engine {
   fail(reason: string): void {
     this.#isStopping = true;
     this.detach(reason);
-    this.#refuseWaiting(reason);
+    this.#rejectWaiting(reason);
   }
 
   /** Takes no texts any more, and ends the ranks when those under way have ended. Resolves to false if the ranks were lost. */
   async stop(): Promise<boolean> {
     this.#isStopping = true;
-    this.#refuseWaiting("the server is shutting down");
+    this.#rejectWaiting("the server is shutting down");
     if (this.#running.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
     this.#channel?.send({ type: "stop" });
     return this.#channel !== undefined;
   }
 
-  #refuseWaiting(reason: string): void {
+  #rejectWaiting(reason: string): void {
     const refused = [...this.#waiting.values()];
     this.#waiting.clear();
     for (const { listener } of refused) listener.onError(unavailable(reason));

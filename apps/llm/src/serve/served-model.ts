@@ -19,7 +19,9 @@ export interface ServedModel {
 export async function readServedModel(folder: string, cacheTokens: number): Promise<ServedModel> {
   const path = join(folder, "config.json");
   if (!existsSync(path)) {
-    throw new UsageError(`--model: expected a folder with config.json, received ${folder}; train one, or name another`);
+    throw new UsageError(
+      `--model: expected a folder with config.json, received ${folder}; train one, or pass a different folder`,
+    );
   }
   const config = parseConfig(path, JSON.parse(readFileSync(path, "utf8")) as Record<string, unknown>);
   return {

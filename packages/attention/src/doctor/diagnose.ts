@@ -1,5 +1,5 @@
 import { launchEnvironment } from "@mosaic/core";
-import { type DetectedHardware, detectMachine } from "../detect.ts";
+import { type DetectedHardware, detectOn } from "../detect.ts";
 import { driverCheck, gpusCheck, gpuLinksCheck, ncclCheck } from "./gpu.ts";
 import {
   jobCheck,
@@ -100,7 +100,7 @@ async function detectFromProbes({ env, exists, runProbe }: System): Promise<Dete
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
   const ranks = launchEnvironment(env).launcher === undefined ? { worldSize: gpus, localRanks: gpus } : {};
   const machine = { env, exists, cuda: () => unwrapProbe(runProbe("cuda")), nccl: () => unwrapProbe(runProbe("nccl")) };
-  return detectMachine(machine, ranks);
+  return detectOn(machine, ranks);
 }
 
 async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {

@@ -52,11 +52,11 @@ function heaviestFirst(pairs: Float64Array, chunks: number): number[] {
 
 /** More chunk–rank–atom visits than this are not worth what affinity finds. */
 const MAX_AFFINITY_VISITS = 2e7;
-/** Affinity fills no rank beyond this share of the mean, while another one has room. */
+/** Affinity fills no rank beyond this share of the mean, while another one has capacity. */
 const AFFINITY_CAPACITY = 1.05;
 
 /**
- * The heaviest chunk first, to the rank that requires or owns most of its keys and has room for its pairs. Undefined for
+ * The heaviest chunk first, to the rank that requires or owns most of its keys and has capacity for its pairs. Undefined for
  * masks of which it would take too long.
  */
 export function affinity(problem: DispatchProblem): Assignment | undefined {
@@ -67,11 +67,11 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
   const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
   const present = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
   const limit = (AFFINITY_CAPACITY * totalPairs) / ranks;
-  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const chunk of heaviestFirst(pairs, queryChunks)) {
     let [best, most, lightest] = [-1, -1, -1];
     for (let rank = 0; rank < ranks; rank++) {
-      if (count[rank]! >= room[rank]!) continue;
+      if (count[rank]! >= capacity[rank]!) continue;
       if (lightest < 0 || load[rank]! < load[lightest]!) lightest = rank;
       if (load[rank]! + pairs[chunk]! > limit) continue;
       const rows = presentRows(required[chunk]!, present[rank]!, atomRows);
@@ -171,19 +171,19 @@ function createWindowPredicate(
 
 /**
  * Runs of chunks of one document, heaviest first: one that has the pairs of g ranks, when each is filled to `fill` of the
- * mean, is cut in zigzag over the g least loaded ranks with room; others go whole to one rank. What does not fit is split.
+ * mean, is cut in zigzag over the g least loaded ranks with capacity; others go whole to one rank. What does not fit is split.
  */
-export function documentGroups(problem: DispatchProblem, capacity: number): Assignment {
+export function documentGroups(problem: DispatchProblem, fill: number): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
   const assignment = new Int32Array(queryChunks);
   const load = new Float64Array(ranks);
-  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const run of runsOf(problem)) {
-    const free = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => room[rank]! > 0);
-    free.sort((a, b) => load[a]! - load[b]! || room[b]! - room[a]! || a - b);
-    const wanted = Math.ceil((run.pairs * ranks) / (capacity * (totalPairs || 1)) - 0.02);
-    const chosen = ranksWithRoom(free, room, { chunks: run.chunks.length, wanted });
-    assignZigzag(chosen, run.chunks, { remainingChunks: room, assignment });
+    const free = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => capacity[rank]! > 0);
+    free.sort((a, b) => load[a]! - load[b]! || capacity[b]! - capacity[a]! || a - b);
+    const targetRanks = Math.ceil((run.pairs * ranks) / (fill * (totalPairs || 1)) - 0.02);
+    const chosen = ranksWithCapacity(free, capacity, { chunks: run.chunks.length, targetRanks });
+    assignZigzag(chosen, run.chunks, { remainingChunks: capacity, assignment });
     for (const chunk of run.chunks) load[assignment[chunk]!]! += pairs[chunk]!;
   }
   return assignment;
@@ -206,21 +206,21 @@ function runsOf({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[
   return runs.sort((a, b) => b.pairs - a.pairs || a.chunks[0]! - b.chunks[0]!);
 }
 
-/** The first ranks, as few as `wanted`, that have room for an equal part of the chunks each; all of them if there are none. */
-function ranksWithRoom(
+/** The first ranks, as few as `targetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
+function ranksWithCapacity(
   free: readonly number[],
-  room: Int32Array,
-  { chunks, wanted }: Readonly<Record<"chunks" | "wanted", number>>,
+  capacity: Int32Array,
+  { chunks, targetRanks }: Readonly<Record<"chunks" | "targetRanks", number>>,
 ): readonly number[] {
-  for (let count = Math.min(free.length, chunks, Math.max(1, wanted)); count <= free.length; count++) {
+  for (let count = Math.min(free.length, chunks, Math.max(1, targetRanks)); count <= free.length; count++) {
     const each = Math.ceil(chunks / count);
-    const fitting = free.filter((rank) => room[rank]! >= each).slice(0, count);
+    const fitting = free.filter((rank) => capacity[rank]! >= each).slice(0, count);
     if (fitting.length === count) return fitting;
   }
   return free;
 }
 
-/** Zigzag of chunks over ranks, each as many as the others but for room. */
+/** Zigzag of chunks over ranks, each as many as the others, up to its capacity. */
 function assignZigzag(
   chosen: readonly number[],
   chunks: readonly number[],
@@ -243,7 +243,7 @@ function assignZigzag(
 
 /**
  * Gives the chunks of keys to ranks, if they are separate from those of queries: in order, each to the rank that requires
- * most of its rows among those with room; of equal ones to that which has fewest keys.
+ * most of its rows among those with capacity; of equal ones to that which has fewest keys.
  */
 export function assignKeys(problem: DispatchProblem, queries: Assignment): Assignment {
   const { chunks, queryChunks, ranks, atomRows, required, owned } = problem;
@@ -256,16 +256,16 @@ export function assignKeys(problem: DispatchProblem, queries: Assignment): Assig
   }
   const assignment = new Int32Array(chunks);
   assignment.set(queries);
-  const room = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
+  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
   for (let chunk = queryChunks; chunk < chunks; chunk++) {
     let [best, most] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {
-      if (room[rank] === 0) continue;
+      if (capacity[rank] === 0) continue;
       const rows = presentRows(owned[chunk]!, present[rank]!, atomRows);
-      if (rows > most || (rows === most && room[rank]! > room[best]!)) [best, most] = [rank, rows];
+      if (rows > most || (rows === most && capacity[rank]! > capacity[best]!)) [best, most] = [rank, rows];
     }
     assignment[chunk] = best;
-    room[best]!--;
+    capacity[best]!--;
   }
   return assignment;
 }

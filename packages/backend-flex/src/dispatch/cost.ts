@@ -32,7 +32,7 @@ const HIDDEN_TRANSFER_WEIGHT = 0.1;
 
 interface PassCost {
   readonly pair: number;
-  /** Of a row that travels to whoever requires it. */
+  /** Of a row that is sent to the ranks that require it. */
   readonly cast: number;
   /** Of the gradient of that row, on its way back. */
   readonly reduce: number;

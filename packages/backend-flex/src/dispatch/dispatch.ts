@@ -179,7 +179,7 @@ const placementCache = new WeakMap<
   Mask,
   { readonly masks: readonly Mask[]; readonly key: string; readonly placements: DispatchPlacements }[]
 >();
-const MAX_KNOWN = 32;
+const MAX_CACHED = 32;
 
 function solvePlacements(settings: ProblemSettings): DispatchPlacements {
   const { mask, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
@@ -197,7 +197,7 @@ function solvePlacements(settings: ProblemSettings): DispatchPlacements {
   const { best } = solve(problem);
   const placed = placementOf(problem, best, "queries");
   const placements = { queries: placed, keys: isSelfAttention ? placed : placementOf(problem, best, "keys") };
-  if (list.length >= MAX_KNOWN) list.shift();
+  if (list.length >= MAX_CACHED) list.shift();
   list.push({ masks: [...masks], key, placements });
   placementCache.set(first!, list);
   return placements;
@@ -227,9 +227,9 @@ function placementOf(
       if (own && count === ranks && total === length) return own;
       throw new ShapeError({
         where: "dispatch: spans",
-        expected: `a shard of ${ranks}, of ${length} positions`,
-        received: `shard ${formatValue(index)} of ${formatValue(count)}, of ${formatValue(total)}`,
-        remedy: "dispatch({ mask, length, ranks }) for each length and number of ranks",
+        expected: `a shard index below ${ranks}, ${ranks} shards and length ${length}`,
+        received: `shard ${formatValue(index)} of ${formatValue(count)} of a sequence of length ${formatValue(total)}`,
+        remedy: "call dispatch({ mask, length, ranks }) once for each length and number of ranks",
       });
     },
   });

@@ -25,8 +25,8 @@ export function documentZigzag(lengths: readonly number[]): Placement {
       if (length !== total || !Number.isSafeInteger(count) || !(index >= 0 && index < count)) {
         throw new ShapeError({
           where: "documentZigzag: spans",
-          expected: `a shard of ${total} positions`,
-          received: `shard ${formatValue(index)} of ${formatValue(count)}, of ${formatValue(length)}`,
+          expected: `a shard of a sequence of length ${total}, the sum of the document lengths`,
+          received: `shard ${formatValue(index)} of ${formatValue(count)} of a sequence of length ${formatValue(length)}`,
         });
       }
       const spans: Span[] = [];

@@ -115,7 +115,7 @@ void testCloseWhileConnecting() {
   two.awaitOpen();
   check(monotonicNs() - start < 5'000'000'000, "before the timeout");
   check(two.failure && two.failure->code == MOSAIC_FAILURE_PEER_LOST, "a rank that closes is lost for the others");
-  check(contains(two.failure, "connect: rank 1 closed while the ranks connected"), "named");
+  check(contains(two.failure, "connect: rank 1 closed while connecting"), "named");
 }
 
 void testWorldOfAnotherSize() {

@@ -146,7 +146,7 @@ const faults = {
   "secret is wrong": ({ host }) => ({
     launcherOf: (each) => (each === host ? { token: otherSecret } : {}),
     refused: host === 0 ? 1 : host,
-    printed: /it has another secret/,
+    printed: /the shared secrets do not match/,
   }),
   "node rank is there twice": ({ host }) => ({
     launcherOf: (each) => (each === (host || 1) ? { nodeRank: 3 - (host || 1) } : {}),

@@ -63,24 +63,24 @@ interface RankDisagreement {
 
 const disagreements: readonly RankDisagreement[] = [
   {
-    title: "masks that differ",
+    title: "mismatched masks",
     differingOptions: { mask: masks.causal() },
     errorPatterns: ["mask full 0:12 × 0:12, ", "mask causal 0:12 × 0:12, "],
   },
   {
-    title: "masks that differ, of which one lets no rank see another's keys,",
+    title: "mismatched masks, of which one lets no rank see another's keys,",
     commonOptions: { mask: masks.documents([4, 4, 4]) },
     differingOptions: { mask: masks.causal() },
     errorPatterns: ["mask full 0:4 × 0:4 + full 4:8 × 4:8 + full 8:12 × 8:12, ", "mask causal 0:12 × 0:12, "],
   },
   {
-    title: "masks of many slices that differ",
+    title: "mismatched masks of many slices",
     commonOptions: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 1, 1]) },
     differingOptions: { mask: masks.documents([4, 1, 1, 1, 1, 1, 1, 2]) },
     errorPatterns: [" of 9 slices (", " of 8 slices ("],
   },
   {
-    title: "lengths of samples that differ",
+    title: "mismatched lengths of samples",
     commonOptions: { batch: 2, tokens: [5, 12] },
     differingOptions: { tokens: [12, 5] },
     errorPatterns: [
@@ -89,25 +89,25 @@ const disagreements: readonly RankDisagreement[] = [
     ],
   },
   {
-    title: "lengths of many samples that differ",
+    title: "mismatched lengths of many samples",
     commonOptions: { batch: 6, tokens: [5, 12, 3, 4, 2, 7] },
     differingOptions: { tokens: [5, 12, 3, 4, 7, 2] },
     errorPatterns: [" of 6 samples (", " of 6 samples ("],
   },
   {
-    title: "placements that differ",
+    title: "mismatched placements",
     differingOptions: { placement: striped() },
     errorPatterns: ["rows 12 over sp: 0:4 | 4:8 | 8:12", "rows 12 over sp: 0:12:3 | 1:13:3 | 2:14:3"],
   },
-  { title: "scales that differ", differingOptions: { scale: 0.5 }, errorPatterns: ["scale 0.25, ", "scale 0.5, "] },
+  { title: "mismatched scales", differingOptions: { scale: 0.5 }, errorPatterns: ["scale 0.25, ", "scale 0.5, "] },
   {
-    title: "scales that differ, where no rank expects a message,",
+    title: "mismatched scales, where no rank receives a message,",
     commonOptions: { mask: masks.documents([4, 4, 4]) },
     differingOptions: { scale: 0.5 },
     errorPatterns: ["scale 0.25, ", "scale 0.5, "],
   },
   {
-    title: "softcaps that differ",
+    title: "mismatched softcaps",
     feature: "softcap",
     differingOptions: { softcap: 30 },
     errorPatterns: ["scale 0.25, mask ", "scale 0.25, softcap 30, mask "],
@@ -118,7 +118,7 @@ const disagreements: readonly RankDisagreement[] = [
     errorPatterns: ["scale 0.25, mask ", "scale 0.25, sinks, mask "],
   },
   {
-    title: "lengths that differ",
+    title: "mismatched lengths",
     differingOptions: { length: 13 },
     // Messages that follow from them differ, too: of those without signatures either may be found first.
     errorPatterns: [
@@ -158,7 +158,7 @@ export function agreementSuite(options: AgreementSuiteOptions): Case[] {
       name: `${difference.title} are reported on every rank`,
       run: () => checkAtNextCall(options, difference),
     })),
-    { name: "scales that differ, where ranks only read and close, are reported", run: () => checkAtClose(options) },
+    { name: "mismatched scales, where ranks only read and close, are reported", run: () => checkAtClose(options) },
     { name: "equal calls with masks and layouts created again agree", run: () => checkAgreement(options) },
   ];
 }

@@ -63,7 +63,7 @@ export const extremeValues: readonly ValueTransform[] = [
   denormal,
 ];
 
-/** Attention over whole sequences that some ranks shall compute together, and what is right. */
+/** Attention over whole sequences that a group of ranks computes, and the reference result. */
 export interface Trial {
   readonly name: string;
   /** Lengths of the mesh's axes, and the axes that the sequences are cut along. */
@@ -75,7 +75,7 @@ export interface Trial {
   readonly headDim: number;
   readonly dtype: DType;
   readonly scale: number;
-  /** The mask that the backend gets, and what it shall let through, pair by pair. */
+  /** The mask passed to the backend, and the visible pairs that are expected. */
   readonly mask: readonly Slice[];
   /** Masks of samples, if these see different keys. */
   readonly modifiers?: AttentionModifiers;

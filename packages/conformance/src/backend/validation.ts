@@ -57,8 +57,8 @@ type Pass = keyof typeof passOperands;
 interface BackendCall {
   readonly backend: AttentionBackend;
   readonly tensors: Record<TensorName, Tensor>;
-  readonly queries: readonly string[];
-  readonly keys: readonly string[];
+  readonly queryAxes: readonly string[];
+  readonly keyAxes: readonly string[];
   readonly at: Coordinate;
   readonly from: Coordinate;
 }
@@ -264,14 +264,14 @@ function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
   );
   const tensors = Object.fromEntries(made) as Record<TensorName, Tensor>;
   const { coordinate } = ctx.mesh;
-  return { backend, tensors, queries: backend.axes, keys: backend.axes, at: coordinate, from: coordinate };
+  return { backend, tensors, queryAxes: backend.axes, keyAxes: backend.axes, at: coordinate, from: coordinate };
 }
 
-function callBackend(ctx: Context, { backend, tensors, at, from, ...sharded }: BackendCall, pass: Pass): void {
+function callBackend(ctx: Context, { backend, tensors, at, from, queryAxes, keyAxes }: BackendCall, pass: Pass): void {
   const { q, k, v, dOut, lse, delta } = tensors;
   const layout = (axes: readonly string[]) =>
     layoutOf({ mesh: ctx.mesh.shape, axes, length: axes.length > 0 ? 10 : 5 });
-  const shared = { q, at, scale: 1, mask: [], queries: layout(sharded.queries), keys: layout(sharded.keys) };
+  const shared = { q, at, scale: 1, mask: [], queries: layout(queryAxes), keys: layout(keyAxes) };
   if (pass === "attend") backend.attend(ctx, shared, tensors, { k, v, from });
   else backend.attendBackward(ctx, { ...shared, dOut, lse, delta }, tensors, { k, v, from });
 }
@@ -284,12 +284,13 @@ function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
 
 function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   const place = name === "keys" ? "from" : "at";
+  const axes = name === "keys" ? "keyAxes" : "queryAxes";
   const invalid = { pass: "attend", error: "OptionError" } as const;
   return [
     {
       ...invalid,
       title: `whole ${name}`,
-      invalidate: () => ({ [name]: [] }),
+      invalidate: () => ({ [axes]: [] }),
       message: new RegExp(`${name} sharded along sp, received unsharded ${name}`),
     },
     {

@@ -72,8 +72,8 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
       ),
     },
     {
-      name: "attention: as many weights are dropped as the probability has it, others under another seed or stream",
-      run: whereSupported(["dropout"], () => withDevice(make, checkDropRate)),
+      name: "attention: the dropped fraction matches the probability, and seed and stream change the dropout mask",
+      run: whereSupported(["dropout"], () => withDevice(make, checkDropoutProbability)),
     },
   ];
 }
@@ -124,7 +124,7 @@ function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): Att
 }
 
 /** Of equal scores and values of 1, out is the number of weights that are kept, over what is expected. */
-async function checkDropRate(device: Device): Promise<void> {
+async function checkDropoutProbability(device: Device): Promise<void> {
   const [batch, heads, rows] = [2, 3, 96];
   const shape = [batch, heads, rows, 4];
   using zeros = tensorFrom(device, new Float64Array(batch * heads * rows * 4), { shape });
@@ -157,6 +157,9 @@ async function checkDropRate(device: Device): Promise<void> {
   for (const change of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
     const equal = (await kept(change)).filter((count, i) => Math.round(count) === Math.round(first[i]!)).length;
     const name = Object.keys(change)[0]!;
-    check(equal < first.length / 4, `${equal} of ${first.length} rows keep as many weights with another ${name}`);
+    check(
+      equal < first.length / 4,
+      `${equal} of ${first.length} rows keep the same number of weights with a different ${name}`,
+    );
   }
 }

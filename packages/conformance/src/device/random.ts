@@ -11,7 +11,7 @@ const SAMPLE_SIZE = 20_000;
 export function rngCases(make: MakeDevice): Case[] {
   return [
     { name: "random: distributions", run: () => withDevice(make, checkDistributions) },
-    { name: "random: element i depends on seed, stream and i alone", run: () => withDevice(make, checkIndependence) },
+    { name: "random: element i depends only on seed, stream and i", run: () => withDevice(make, checkIndependence) },
   ];
 }
 
@@ -49,7 +49,7 @@ async function checkIndependence(device: Device): Promise<void> {
     checkEqual(await drawSample(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
     using folded = allocate(device, [4, 5, 50], { storageOrder: "reversed" });
     device.kernels.random(folded, spec);
-    checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, another shape and strides");
+    checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, a different shape and strides");
     using half = allocate(device, [1000], { dtype: "bfloat16" });
     device.kernels.random(half, spec);
     const narrow = all.subarray(0, 1000).map((x) => roundTo(x, "bfloat16"));
@@ -59,7 +59,10 @@ async function checkIndependence(device: Device): Promise<void> {
       { ...spec, stream: 10 },
     ]) {
       const equal = (await drawSample(device, other)).filter((x, i) => x === all[i]).length;
-      check(equal < SAMPLE_SIZE / 1000, `${equal} of ${SAMPLE_SIZE} numbers are the same for another seed or stream`);
+      check(
+        equal < SAMPLE_SIZE / 1000,
+        `${equal} of ${SAMPLE_SIZE} numbers are the same for a different seed or stream`,
+      );
     }
   }
 }

@@ -63,32 +63,32 @@ interface Operands {
 
 const mismatchedCalls: readonly MismatchCase[] = [
   {
-    title: "another operation",
+    title: "mismatched operations",
     call: (group, { x }, odd) => (odd ? group.allReduce(x) : group.barrier()).wait(),
     expectedText: "barrier #1",
   },
   {
-    title: "another reduction",
+    title: "mismatched reductions",
     call: (group, { x }, odd) => group.allReduce(x, odd ? "max" : "sum").wait(),
     expectedText: "allReduce #1 (world) max",
   },
   {
-    title: "another root",
+    title: "mismatched roots",
     call: (group, { x }, odd) => group.broadcast(x, odd ? 1 : 0).wait(),
     expectedText: "broadcast #1 (world) from rank",
   },
   {
-    title: "another dtype",
+    title: "mismatched dtypes",
     call: (group, { x, y }, odd) => group.allReduce(odd ? y : x).wait(),
     expectedText: "bfloat16 [6]",
   },
   {
-    title: "another shape",
+    title: "mismatched shapes",
     call: (group, { x }, odd) => group.allReduce(odd ? x.reshape([2, 3]) : x).wait(),
     expectedText: "float32 [2,3]",
   },
   {
-    title: "another plan of the same bytes",
+    title: "mismatched plans of the same bytes",
     call: (group, { x }, odd) => castToNextRank(group, x, odd ? 1 : 0),
     expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
@@ -99,7 +99,7 @@ const mismatchedCalls: readonly MismatchCase[] = [
     expectedText: "groupCast #1 (world) float32 [6,1], plan",
   },
   {
-    title: "another order",
+    title: "mismatched order",
     call(group, { x, y }, odd) {
       const calls = [() => group.allReduce(x), () => group.broadcast(y, 0)];
       for (const call of odd ? calls.toReversed() : calls) call().wait();

@@ -6,36 +6,36 @@ import { checkMessage, waitForError, expectError, openTestWorld, type ReadOutcom
 /** Calls that ranks record in the history of a group, and that differ between them though no message does. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "recorded calls that differ are named at the next message", run: () => checkAtMessage(makeWorld) },
-    { name: "recorded calls that differ are named at a barrier", run: () => checkAtBarrier(makeWorld) },
+    { name: "mismatched recorded calls are reported at the next message", run: () => checkAtMessage(makeWorld) },
+    { name: "mismatched recorded calls are reported at a barrier", run: () => checkAtBarrier(makeWorld) },
     {
-      name: "recorded calls of a part of the world that differ are named at a barrier of the world",
+      name: "mismatched recorded calls of a subgroup are reported at a barrier of the world",
       run: () => checkAtWorldBarrier(makeWorld),
     },
     {
-      name: "a call that one rank alone has recorded is named at a barrier, beside what the others called",
+      name: "a call recorded on one rank only is reported at a barrier, with the calls of the others",
       run: () => checkExtraCall(makeWorld),
     },
     {
-      name: "recorded calls that differ are named on a rank that expects no message",
+      name: "mismatched recorded calls are reported on a rank that receives no message",
       run: () => checkWithoutMessage(makeWorld),
     },
-    { name: "early recorded calls that differ, followed by many calls", run: () => checkEarlierMismatch(makeWorld) },
+    { name: "mismatched recorded calls, followed by many matching calls", run: () => checkEarlierMismatch(makeWorld) },
     {
-      name: "recorded calls that differ are named when ranks close together",
+      name: "mismatched recorded calls are reported when ranks close at the same time",
       run: () => checkAtClose(makeWorld, "together"),
     },
     {
-      name: "recorded calls that differ are named when ranks close one after the other",
+      name: "mismatched recorded calls are reported when ranks close one after the other",
       run: () => checkAtClose(makeWorld, "one after the other"),
     },
     {
-      name: "recorded calls of a split group that differ are reported at close",
+      name: "mismatched recorded calls of a split group are reported at close",
       run: () => checkSplitGroupAtClose(makeWorld),
     },
     { name: "ranks that close after different numbers of calls", run: () => checkCallCounts(makeWorld) },
     {
-      name: "ranks that close after a failure, with recorded calls that differ",
+      name: "ranks that close after a failure, with mismatched recorded calls",
       run: () => closeAfterFailure(makeWorld),
     },
     {

@@ -14,7 +14,7 @@ import type { MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import type { ModuleParameters, ModuleSizes } from "./oracle.ts";
 
-/** A MultiAxisAttention, and the sequences it shall attend over. */
+/** A MultiAxisAttention, and its input sequences. */
 export interface ModuleTrial {
   readonly name: string;
   readonly sizes: ModuleSizes;

@@ -27,9 +27,9 @@ export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFa
     processCase(program, "a rank that closes early is reported", (processes) => checkEarlyClose(processes, "leaves")),
     processCase(program, "a rank that throws", checkThrownError),
     processCase(program, "a rank that exceeds the timeout: the position of each rank", checkTimeout),
-    processCase(program, "shapes that differ between processes", shapesDiffer),
-    processCase(program, "recorded calls that differ between processes, at a barrier", recordedDiffer),
-    processCase(program, "recorded calls that differ between processes, at close", mismatchAtClose),
+    processCase(program, "mismatched shapes between processes", shapesDiffer),
+    processCase(program, "mismatched recorded calls between processes, at a barrier", recordedDiffer),
+    processCase(program, "mismatched recorded calls between processes, at close", mismatchAtClose),
   ];
 }
 
@@ -117,7 +117,7 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
 const mismatchedCalls = ["attention of causal", "attention of full"];
 
 async function recordedDiffer(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(4, "records another call", { [scenarioVariables.failingRank]: "1" });
+  const ranks = await processes.startAll(4, "records a mismatched call", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
     for (const side of mismatchedCalls) checkMessage(message, side);
@@ -127,7 +127,7 @@ async function recordedDiffer(processes: RankProcesses): Promise<void> {
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
 async function mismatchAtClose(processes: RankProcesses): Promise<void> {
-  const ranks = await processes.startAll(3, "records another call and closes", {
+  const ranks = await processes.startAll(3, "records a mismatched call and closes", {
     [scenarioVariables.failingRank]: "1",
   });
   await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));

@@ -89,8 +89,8 @@ function waitForLine(): Promise<void> {
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
   conforms: runSuite,
   differs: mismatchedShapes,
-  "records another call": recordMismatchedCall,
-  "records another call and closes": recordsAndCloses,
+  "records a mismatched call": recordMismatchedCall,
+  "records a mismatched call and closes": recordsAndCloses,
   "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
   exits: skipCollective(() => process.exit(0)),
   leaves: skipCollective((ctx) => ctx.close()),

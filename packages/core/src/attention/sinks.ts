@@ -10,7 +10,7 @@ import type { AttentionState } from "./tile.ts";
 // without a kernel, out 0 and lse = sink, so it is merged once, after the last key, wherever the keys lay.
 
 /** Larger than any −lse: where nothing was seen, −Infinity − −Infinity would be NaN. */
-const LEAST_LSE = -3.4028234663852886e38;
+const MIN_LSE = -3.4028234663852886e38;
 
 /** Throws unless sinks are [H] for the heads of q, float32 or of q's dtype. */
 export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
@@ -58,7 +58,7 @@ export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
 export function sinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
   const { kernels } = lse.device;
   using floor = lse.device.empty(lse.shape, "float32");
-  kernels.scalar("max", floor, lse, LEAST_LSE);
+  kernels.scalar("max", floor, lse, MIN_LSE);
   using weights = broadcastToRows(sinks, lse);
   kernels.binary("sub", weights, weights, floor);
   kernels.unary("exp", weights, weights);

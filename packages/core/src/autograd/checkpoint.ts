@@ -22,15 +22,15 @@ export const activationCheckpointOptions = defineOptions("checkpoint", {
 /** What `checkpoint` takes before its body. */
 export type ActivationCheckpointOptions = OptionsOf<typeof activationCheckpointOptions>;
 
-/** What is run again: from tensors to a tensor. */
+/** The function to recompute: from tensors to a tensor. */
 type Body<Inputs extends readonly Tensor[]> = (...inputs: Inputs) => Tensor;
 
 /**
  * Runs `body` and keeps only its inputs; the backward computes it again. Costs one more forward, saves the memory of
  * everything inside (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). `body` runs in a `scope`.
  *
- * `body` must be pure: the same inputs give the same result. Random tensors are the same both times: dropout inside
- * needs no care. Gradients reach the inputs and every leaf (parameter) that
+ * `body` must be pure: the same inputs give the same result. Random tensors are the same both times, so dropout
+ * is safe. Gradients reach the inputs and every leaf (parameter) that
  * `body` uses; another tensor with history must be passed as an input. An input that was mutated before the backward is an error.
  *
  * @example
@@ -78,7 +78,7 @@ export function checkpoint(
 function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
   const run: Body<readonly Tensor[]> = (...each) => scope(() => viewIfInput(runBody(body, each), each));
   if (!isGradEnabled()) return run(...inputs);
-  // Recording finds whether a gradient is wanted at all, even if only by leaves that the body brings along.
+  // Recording shows whether the result requires grad, which leaves used only inside the body may cause.
   const withRngState = preserveRngState();
   const attention = keepAttention ? new SavedAttention() : undefined;
   const within = (each: () => Tensor): Tensor => withRngState(() => (attention ? attention.run(each) : each()));
@@ -107,7 +107,7 @@ function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[],
   );
 }
 
-/** A body that throws leaves nothing behind. */
+/** If the body throws, nothing is retained. */
 function runForwardPass(run: () => Tensor, attention: SavedAttention | undefined): Tensor {
   try {
     return run();
@@ -123,7 +123,7 @@ function runBody(body: Body<readonly Tensor[]>, inputs: readonly Tensor[]): Tens
   return result;
 }
 
-/** A body may give back what it was given: the result is a tensor of its own all the same. */
+/** A body may return one of its inputs: the result is still a new handle. */
 function viewIfInput(result: Tensor, inputs: readonly Tensor[]): Tensor {
   return inputs.includes(result) ? reshape(result, result.shape) : result;
 }

@@ -6,21 +6,21 @@ import { isRecorded, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
 /**
- * An operation: its forward beside its backward. Neither is itself recorded, and one that throws leaves nothing behind:
- * the tensors that it made are disposed.
+ * An operation: its forward beside its backward. Neither is itself recorded. If one throws,
+ * the tensors that it created are disposed.
  */
 export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues> {
-  /** As it stands in messages. */
+  /** Name shown in error messages. */
   readonly name: string;
   /**
-   * `output` must be a new tensor. `saved` may hold inputs and the output (they are kept by a handle of their own) and
-   * tensors made here (which the tape takes over): all are disposed after the backward, or when the tape is dropped. The
-   * backward is an error if one was mutated meanwhile. What a backward alone needs is not worth computing unless `isRecorded`.
+   * `output` must be a new tensor. `saved` may hold inputs and the output (they are retained by a separate handle) and
+   * tensors created here (the tape takes ownership): all are disposed after the backward, or when the tape is dropped. The
+   * backward is an error if one was mutated meanwhile. Compute what only the backward needs if `isRecorded`.
    */
   forward(inputs: Inputs, options: Options, isRecorded: boolean): { readonly output: Tensor; readonly saved: S };
   /**
-   * One gradient per input, of its shape and dtype, or null where `needed` is false or nothing flows. Returned tensors
-   * pass to the caller; `dOutput` may be among them.
+   * One gradient per input, of its shape and dtype, or null where `needed` is false or the gradient is zero. The caller takes ownership of returned
+   * tensors; `dOutput` may be among them.
    */
   backward(saved: S, dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
 }
@@ -74,11 +74,11 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   };
 }
 
-/** Trackers of forwards, by how deep they are nested: a call takes one that an earlier call has left empty. */
+/** Trackers of forwards, by nesting depth: a call reuses the tracker of an earlier one at the same depth. */
 const idleTrackers: TensorTracker[] = [];
 let depth = 0;
 
-/** Of what the forward creates, a scope sees the output alone: what is saved is the tape's. */
+/** A scope tracks only the output of the forward: the tape owns saved tensors. */
 function runForward<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
   op: OpDefinition<Inputs, Options, S>,
   inputs: Inputs,
@@ -95,7 +95,7 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
     setGradMode(gradMode);
     leaveTracker(outer);
     depth--;
-    // One that throws leaves nothing behind.
+    // If it throws, nothing is retained.
     if (result === undefined) tracker.release();
     else tracker.untrackAll();
   }
@@ -103,7 +103,7 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
   return result;
 }
 
-/** Nothing is recorded: what the forward made for a backward goes. */
+/** Nothing is recorded: disposes what the forward saved for a backward. */
 function disposeIntermediates(saved: SavedValues, inputs: readonly (Tensor | null)[], output: Tensor): void {
   for (const name in saved) {
     const value = saved[name];
@@ -111,7 +111,7 @@ function disposeIntermediates(saved: SavedValues, inputs: readonly (Tensor | nul
   }
 }
 
-/** Puts the operation on the tape. What was saved of others gets a handle of its own, so that they may dispose theirs. */
+/** Records the operation. Saved inputs get a separate handle, so that the caller may dispose its own. */
 function recordOp<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
   op: OpDefinition<Inputs, Options, S>,
   inputs: Inputs,

@@ -53,8 +53,10 @@ export class SavedAttention implements Disposable {
     if (!kept || !sameShape(kept.output.shape, shape)) {
       throw new AutogradError({
         where: "checkpoint",
-        expected: `call ${this.#next} of attention in the body to give ${kept ? formatShape(kept.output.shape) : "nothing"}, as it did in the forward`,
-        received: `a call that gives ${formatShape(shape)}`,
+        expected: kept
+          ? `attention call ${this.#next} to return shape ${formatShape(kept.output.shape)}, as in the original forward`
+          : `${this.#results.length} calls of attention, as in the original forward`,
+        received: `a call that returns shape ${formatShape(shape)}`,
         remedy: "pass a body that does the same both times, or omit keepAttention",
       });
     }

@@ -1,15 +1,15 @@
 import { checkFunction } from "../errors.ts";
 import type { Tensor } from "../tensor.ts";
 
-/** Where a gradient goes: on through the operation that made the input, or to rest in a leaf's `grad`. */
+/** Destination of a gradient: the operation that created the input, or the `grad` of a leaf. */
 export type Edge = { readonly node: GradNode } | { readonly leaf: Tensor } | null;
 
-/** What an operation left behind for its backward. */
+/** What an operation saved for its backward. */
 export interface BackwardDefinition {
   readonly name: string;
   /**
-   * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership and keeps
-   * that of `dOutput`, which may be returned as it is.
+   * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership of them and
+   * keeps that of `dOutput`, which may be returned unchanged.
    */
   backward(dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
   /**
@@ -17,7 +17,7 @@ export interface BackwardDefinition {
    * far. Without it, the parts of a tensor would each be a gradient of its whole size, zero elsewhere.
    */
   addGradient?(dOutput: Tensor, into: Tensor): void;
-  /** Disposes whatever was saved. */
+  /** Disposes the saved tensors. */
   free(): void;
 }
 

@@ -339,7 +339,7 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new OptionError({
         where,
         expected: `a tensor on the group's device, ${device.type}:${device.index}`,
-        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? ", another instance" : ""}`,
+        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? " of another instance" : ""}`,
         remedy: "create the tensor on this rank's context",
       });
     }
@@ -412,7 +412,7 @@ function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): vo
   }
   throw new ShapeError({
     where: at,
-    expected: "out and input [..., rows, width] that differ in rows only",
+    expected: "out and input [..., rows, width] with the same shape but for rows",
     received: `${formatShape(out.shape)} and ${formatShape(input.shape)}`,
   });
 }

@@ -19,7 +19,7 @@ export interface Work {
 
 /** What any collective takes. */
 export interface CollectiveOptions {
-  /** Who calls, as it shall stand in messages and traces: `ring(sp)`. */
+  /** Name of the caller, shown in messages and traces: `ring(sp)`. */
   readonly label?: string;
 }
 /** Shares of allGather and reduceScatter. */

@@ -15,7 +15,7 @@ import type { Tensor } from "../tensor.ts";
 
 /** What a backend requires of its calls. */
 export interface ValidationRules {
-  /** The backend's name, as messages shall have it: "ring". */
+  /** Name of the backend, shown in error messages: "ring". */
   readonly name: string;
   /** The mesh axis along which it communicates. */
   readonly axis: string;
@@ -163,7 +163,7 @@ class CallValidator implements Validator {
       where,
       expected: `this rank's shard of the ${name}, ${axis} = ${own}`,
       received: `${name} from ${JSON.stringify(at)}`,
-      remedy: "another backend has already gathered or moved them: use each axis in one backend only",
+      remedy: "use each mesh axis in one backend only: another backend already gathers along it",
     });
   }
 }

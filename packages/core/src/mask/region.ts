@@ -48,7 +48,7 @@ function sliceOf({ q0, q1, left, right }: Trapezoid): Slice {
  */
 export function unionOf(slices: readonly Slice[]): Slice[] {
   const waiting = slices.flatMap(trapezoidsOf).toSorted((a, b) => a.q0 - b.q0);
-  const stacker = new RunStacker();
+  const builder = new TrapezoidBuilder();
   let open: Trapezoid[] = [];
   let next = 0;
   for (let q = 0; open.length > 0 || next < waiting.length; ) {
@@ -58,11 +58,11 @@ export function unionOf(slices: readonly Slice[]): Slice[] {
     open.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
     const limit = open.reduce((least, { q1 }) => Math.min(least, q1), waiting[next]?.q0 ?? Number.POSITIVE_INFINITY);
     const { runs, end } = runsFrom(open, q, limit);
-    stacker.add(runs, q, end);
+    builder.add(runs, q, end);
     q = end;
     open = open.filter(({ q1 }) => q1 > q);
   }
-  return stacker.finish();
+  return builder.finish();
 }
 
 /** Keys that a row sees without a gap, as lines that hold for some rows. */
@@ -100,7 +100,7 @@ function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs:
 }
 
 /** Puts runs of consecutive rows together while they continue one another. */
-class RunStacker {
+class TrapezoidBuilder {
   readonly #done: Slice[] = [];
   /** Those that end at the last row so far, in the order of their keys. */
   #open: Trapezoid[] = [];
@@ -164,7 +164,7 @@ function extendBorder(
 /** The pairs that both of two lists cover, each of disjoint slices, as disjoint slices. */
 export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[] {
   const pieces: Slice[] = [];
-  forEachMeeting(a, b, (one, other) => {
+  forEachIntersectingPair(a, b, (one, other) => {
     for (const x of trapezoidsOf(one))
       for (const y of trapezoidsOf(other)) pieces.push(...intersect(x, y).map(sliceOf));
   });
@@ -176,7 +176,7 @@ export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[
  * Calls `visit` for each slice of one list and each of the other whose ranges meet, along the queries or the keys, whichever
  * separates the lists better.
  */
-function forEachMeeting(a: readonly Slice[], b: readonly Slice[], visit: (a: Slice, b: Slice) => void): void {
+function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit: (a: Slice, b: Slice) => void): void {
   const all = [...a.map((slice) => ({ slice, isFirst: true })), ...b.map((slice) => ({ slice, isFirst: false }))];
   const pairs = (rangeOf: typeof rangeOfQueries): number =>
     countOpenPairs([...a, ...b], rangeOf) - countOpenPairs(a, rangeOf) - countOpenPairs(b, rangeOf);

@@ -248,7 +248,7 @@ function maskOf(
 }
 
 /** A cache grows along one axis. */
-export function refuseCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOptions, "cache">): void {
+export function rejectCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOptions, "cache">): void {
   if (!cache) return;
   throw new OptionError({
     where: `${name}.forward: cache`,

@@ -152,7 +152,7 @@ export abstract class Module implements Disposable {
       throw new OptionError({
         where,
         expected: `a property that holds "${name}"`,
-        received: "none that can be set from outside",
+        received: "no assignable property",
         remedy: "keep the child in a property of the module, not in a #field",
       });
     }

@@ -12,7 +12,7 @@ import {
   attentionForwardOptions,
   attentionModuleOptions,
   checkInput,
-  refuseCache,
+  rejectCache,
   resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
@@ -66,7 +66,7 @@ export class MultiAxisAttention2D extends SelfAttention {
     ctx.assertOpen(settings.name);
     const call = attentionForwardOptions.parse(options, `${settings.name}.forward`);
     checkInput(settings, x, settings.embedDim);
-    refuseCache(settings, call);
+    rejectCache(settings, call);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
     const narrow = this.layout(outer, call);

@@ -17,7 +17,7 @@ export type ReduceOptions = OptionsOf<typeof reduceOptions>;
 /** One axis, several, or all if left out; negative ones count from the end. */
 export type Axes = number | readonly number[];
 
-/** The shape with reduced axes of length 1, and the one that the result shall have. */
+/** The shape with reduced axes of length 1, and the shape of the result. */
 interface ReductionShapes {
   readonly keepdimShape: Shape;
   readonly shape: Shape;

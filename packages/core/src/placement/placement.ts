@@ -32,7 +32,7 @@ function checkShard(where: string, index: number, count: number, length: number)
   const isShard = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
   const isLength = Number.isSafeInteger(length) && length >= 0;
   if (isShard && isLength) return;
-  const expected = "a shard from 0 to below their number, and a length ≥ 0";
+  const expected = "0 ≤ index < count and length ≥ 0";
   expectValue(`${where}: spans`, false, expected, [index, count, length]);
 }
 

@@ -111,7 +111,7 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "places",
       forward(({ kv }) => ({ kv: { ...kv, from: { node: 0 } } })),
-      'this rank\'s shard of the keys, gpu = 0, received keys from {"node":0}; another backend has already gathered or moved them: use each axis in one backend only',
+      'this rank\'s shard of the keys, gpu = 0, received keys from {"node":0}; use each mesh axis in one backend only: another backend already gathers along it',
     ],
   ])("%s", (_, run, message) => expect(run).toThrow(`mine(gpu), rank 0: expected ${message}`));
 

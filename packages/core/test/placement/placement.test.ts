@@ -106,7 +106,7 @@ const outside: readonly (readonly [index: number, count: number, length: number]
 
 test.each(outside)("shard %d of %d, of a length of %d, is refused by every placement", (...shard) => {
   for (const placement of [...placements, contiguous([4, 4])]) {
-    expect(() => placement.spans(...shard)).toThrow(/spans: expected a shard from 0 to below their number/);
+    expect(() => placement.spans(...shard)).toThrow(/spans: expected 0 ≤ index < count/);
   }
 });
 

@@ -40,7 +40,7 @@ function broadcasting(axis: string, inner = local()): AttentionBackend {
   };
 }
 
-// Every mask, placement and gradient, ragged shards, memory full of NaN, late messages; then wrong calls. Ours pass the same.
+// Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; then wrong calls. Ours pass the same.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 const arrangements = alongOneAxis(broadcasting, [3]);

@@ -47,7 +47,7 @@ class Transformer extends Module {
 
 const model = new Transformer();
 const optimizer = new AdamW(model, { lr: 3e-3 });
-/** Sequences that count in steps of their own, 1 to 8; which, is to be found in the tokens before. */
+/** Each sequence counts up by a fixed step from 1 to 8; the model must infer the step from earlier tokens. */
 const tokenAt = (row: number, t: number) => (11 * row + (1 + (row % 8)) * t) % 64;
 /** 8 sequences of 128 tokens, from token `first` of each: every rank makes all of it, and keeps its half of each sequence. */
 const batch = (step: number, first: number) => {

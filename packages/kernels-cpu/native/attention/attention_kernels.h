@@ -51,9 +51,9 @@ struct ScoreModifiers {
   const int32_t* heads;    // [width], query head of each row among those of the model
   const int32_t* keys;     // position of each key of the tile
   uint32_t batch;          // sample among those of the model
-  uint32_t dropBelow;      // weights whose 24 random bits are less become 0; 0: none
-  uint32_t key[2];         // of the random bits
-  float kept;              // what weights that are not dropped count, 1 / (1 − probability)
+  uint32_t dropoutThreshold;      // weights whose 24 random bits are less become 0; 0: none
+  uint32_t philoxKey[2];         // of the random bits
+  float dropoutScale;              // what weights that are not dropped count, 1 / (1 − probability)
 };
 
 /// A panel while keys are folded into it.

@@ -50,7 +50,7 @@ std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisi
 /// the steps of a chain are claimed one after the other, and heads side by side.
 class StepOrder {
  public:
-  struct Place {
+  struct StepIndex {
     int64_t step, head;  // head: batch · key heads + key head
   };
 
@@ -60,12 +60,12 @@ class StepOrder {
     const auto stepsOf = [&](int64_t batch) { return static_cast<int64_t>(steps[visibility.indexOf(batch)].size()); };
     for (int64_t b = 0; b < batches; ++b) batches_.push_back(b);
     std::stable_sort(batches_.begin(), batches_.end(), [&](int64_t a, int64_t b) { return stepsOf(a) > stepsOf(b); });
-    // Stretches of steps that equally many batch elements have, from those that all have on.
+    // Ranges of steps that equally many batch elements have, from those that all have on.
     int64_t first = 0, tasks = 0;
     for (int64_t active = batches; active > 0; --active) {
       const int64_t end = stepsOf(batches_[static_cast<size_t>(active) - 1]);
       if (end == first) continue;
-      stretches_.push_back({tasks, first, active});
+      stepRanges_.push_back({tasks, first, active});
       tasks += (end - first) * active * keyHeads;
       first = end;
     }
@@ -74,33 +74,33 @@ class StepOrder {
 
   int64_t tasks() const { return tasks_; }
 
-  Place at(int64_t task) const {
-    const auto isLater = [](int64_t at, const Stretch& stretch) { return at < stretch.firstTask; };
-    const Stretch& stretch = *(std::upper_bound(stretches_.begin(), stretches_.end(), task, isLater) - 1);
-    const int64_t heads = stretch.active * keyHeads_, own = task - stretch.firstTask, head = own % heads;
+  StepIndex at(int64_t task) const {
+    const auto isLater = [](int64_t at, const StepRange& range) { return at < range.firstTask; };
+    const StepRange& range = *(std::upper_bound(stepRanges_.begin(), stepRanges_.end(), task, isLater) - 1);
+    const int64_t heads = range.active * keyHeads_, own = task - range.firstTask, head = own % heads;
     const int64_t batch = batches_[static_cast<size_t>(head / keyHeads_)];
-    return {stretch.firstStep + own / heads, batch * keyHeads_ + head % keyHeads_};
+    return {range.firstStep + own / heads, batch * keyHeads_ + head % keyHeads_};
   }
 
  private:
-  struct Stretch {
+  struct StepRange {
     int64_t firstTask, firstStep, active;  // active: how many batch elements have these steps
   };
 
   int64_t keyHeads_, tasks_ = 0;
   std::vector<int64_t> batches_;  // those with most steps first
-  std::vector<Stretch> stretches_;
+  std::vector<StepRange> stepRanges_;
 };
 
 /// Counts the finished steps of every chain.
 class StepSequencer {
  public:
-  explicit StepSequencer(int64_t chains) : done_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
-  void await(int64_t chain, int32_t turn) const;
-  void finish(int64_t chain) { done_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
+  explicit StepSequencer(int64_t chains) : completed_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
+  void waitForStep(int64_t chain, int32_t order) const;
+  void finish(int64_t chain) { completed_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
 
  private:
-  std::unique_ptr<std::atomic<int32_t>[]> done_;
+  std::unique_ptr<std::atomic<int32_t>[]> completed_;
 };
 
 Range BackwardGrid::keyRange(int32_t block) const {
@@ -127,8 +127,8 @@ std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisi
   return steps;
 }
 
-void StepSequencer::await(int64_t chain, int32_t turn) const {
-  spinUntil([&] { return done_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == turn; });
+void StepSequencer::waitForStep(int64_t chain, int32_t order) const {
+  spinUntil([&] { return completed_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == order; });
 }
 
 /// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
@@ -184,8 +184,8 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
     const BackwardStep& step = steps[sample][static_cast<size_t>(number)];
     const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
     const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
-    keySequencer.await(keyChain, step.keyOrder);
-    rowSequencer.await(rowChain, step.rowOrder);
+    keySequencer.waitForStep(keyChain, step.keyOrder);
+    rowSequencer.waitForStep(rowChain, step.rowOrder);
     const StepGuard guard{keySequencer, rowSequencer, keyChain, rowChain};
     const int64_t keyHead = head % keyHeads;
     const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,

@@ -48,20 +48,20 @@ CallModifiers::CallModifiers(const Tile& tile) {
     }
   }
   if (given.dropout && given.dropout->probability > 0) {
-    dropBelow_ = static_cast<uint32_t>(std::ceil(given.dropout->probability * 0x1p24));
-    kept_ = 1.0f / (1.0f - given.dropout->probability);
+    dropoutThreshold_ = static_cast<uint32_t>(std::ceil(given.dropout->probability * 0x1p24));
+    dropoutScale_ = 1.0f / (1.0f - given.dropout->probability);
     batch_ += given.dropout->batchOffset;
-    deriveKey(*given.dropout, key_);
+    deriveKey(*given.dropout, philoxKey_);
   }
-  any_ = softcap_ > 0 || !slopes_.empty() || dropBelow_ > 0;
-  if (slopes_.empty() && dropBelow_ == 0) return;
+  any_ = softcap_ > 0 || !slopes_.empty() || dropoutThreshold_ > 0;
+  if (slopes_.empty() && dropoutThreshold_ == 0) return;
   queries_ = positionsOf(tile.q);
   keys_ = positionsOf(tile.k);
 }
 
 ScoreModifiers CallModifiers::ofRows(const PanelPlace& place, int32_t width, Arena& arena) const {
   ScoreModifiers by{softcap_, nullptr, nullptr, nullptr, keys_.data(), static_cast<uint32_t>(batch_ + place.batch),
-                    dropBelow_, {key_[0], key_[1]}, kept_};
+                    dropoutThreshold_, {philoxKey_[0], philoxKey_[1]}, dropoutScale_};
   if (keys_.empty()) return by;
   int32_t* queries = arena.allocate<int32_t>(width);
   int32_t* heads = arena.allocate<int32_t>(width);

@@ -53,7 +53,7 @@ struct FoldBlock {
       mask(panel, keys, visible, blockMax);
       rescale(panel, 0, keys.count, blockMax);
     }
-    accumulateSeen(panel, keys, visible);
+    accumulateVisible(panel, keys, visible);
   }
 
   MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
@@ -64,12 +64,12 @@ struct FoldBlock {
     ScoreBlock<V, N>::modify(by, keys.first, keys.count, panel.scores, nullptr);
     visible ? mask(panel, keys, *visible, blockMax) : findMax(panel, keys.count, blockMax);
     rescale(panel, 0, keys.count, blockMax);
-    if (by.dropBelow > 0) drop(panel, keys, by);
-    visible ? accumulateSeen(panel, keys, *visible) : accumulate(panel, keys);
+    if (by.dropoutThreshold > 0) drop(panel, keys, by);
+    visible ? accumulateVisible(panel, keys, *visible) : accumulate(panel, keys);
   }
 
  private:
-  MOSAIC_INLINE void accumulateSeen(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_INLINE void accumulateVisible(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     if (isFinite(keys, panel.valueDepth)) {
       accumulate(panel, keys);
     } else {
@@ -152,7 +152,8 @@ struct FoldBlock {
       for (float* each : {blockMax, blockSum, blockWeights}) V::store(each + n * L, V::zero());
     }
     const Vec scale = exponentScale<large>(panel);
-    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+    const auto exponentiateTile =
+        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
       if (N == 1 && perElement == 1) prefetchValues(panel, keys, j, rows);
 #pragma GCC unroll 8
@@ -180,7 +181,7 @@ struct FoldBlock {
         V::store(blockWeights + n * L, weights);
       }
     };
-    forProducts<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, weigh);
+    forProducts<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
     bool high = false;
     for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
     if (high) return false;
@@ -245,13 +246,13 @@ struct FoldBlock {
   /// by the sum.
   MOSAIC_INLINE void drop(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& by) {
     constexpr int32_t kStrip = 8;
-    float kept[kStrip * width];
+    float dropoutMask[kStrip * width];
     for (int32_t first = 0; first < keys.count; first += kStrip) {
       const int32_t count = keys.count - first < kStrip ? keys.count - first : kStrip;
-      ScoreBlock<V, N>::drawKept(by, keys.first + first, count, kept);
+      ScoreBlock<V, N>::drawDropoutMask(by, keys.first + first, count, dropoutMask);
       float* weights = static_cast<float*>(panel.p) + first * width;
       for (int32_t i = 0; i < count * width; i += L) {
-        V::store(weights + i, V::select(V::less(V::zero(), V::load(kept + i)), V::load(weights + i), V::zero()));
+        V::store(weights + i, V::select(V::less(V::zero(), V::load(dropoutMask + i)), V::load(weights + i), V::zero()));
       }
     }
   }

@@ -32,7 +32,7 @@ struct GradientBlock {
   MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     const MatrixUnit<V> unit;
     weights(panel, keys, &visible);
-    queryGradientsSeen(panel, keys, visible);
+    queryGradientsVisible(panel, keys, visible);
   }
 
   MOSAIC_NOINLINE void gradientModified(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
@@ -40,16 +40,16 @@ struct GradientBlock {
     static_assert(perElement == 1, "scores are kept as float32");
     panel.large ? modifiedWeights<true>(panel, keys, visible, by, scratch)
                 : modifiedWeights<false>(panel, keys, visible, by, scratch);
-    float* kept = scratch.scores;  // no longer needed
-    if (by.dropBelow > 0) ScoreBlock<V, N>::drawKept(by, keys.first, keys.count, kept);
+    float* dropoutMask = scratch.scores;  // no longer needed
+    if (by.dropoutThreshold > 0) ScoreBlock<V, N>::drawDropoutMask(by, keys.first, keys.count, dropoutMask);
     modifiedGradients(panel, keys, visible, by, scratch);
-    if (by.dropBelow > 0) {
+    if (by.dropoutThreshold > 0) {
       forEachVector(keys.count, [&](int32_t j, int n) {
         float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
-        V::store(p, V::mul(V::load(p), V::load(kept + j * width + n * L)));
+        V::store(p, V::mul(V::load(p), V::load(dropoutMask + j * width + n * L)));
       });
     }
-    visible ? queryGradientsSeen(panel, keys, *visible) : queryGradients(panel, keys);
+    visible ? queryGradientsVisible(panel, keys, *visible) : queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void keyGradient(const KeyGradient& term) {
@@ -116,7 +116,8 @@ struct GradientBlock {
   template <bool masked, bool large>
   MOSAIC_INLINE void keyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     const Vec scale = exponentScale<large>(panel);
-    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+    const auto exponentiateTile =
+        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -134,7 +135,7 @@ struct GradientBlock {
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, weigh);
+    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
   }
 
   template <class Fn>
@@ -166,19 +167,20 @@ struct GradientBlock {
     });
   }
 
-  /// ds ← p (kept · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds what was
-  /// kept.
+  /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
+  /// dropout mask.
   MOSAIC_INLINE void modifiedGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
                                        const ScoreModifiers& by, const ModifiedScratch& scratch) {
-    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+    const auto gradientTile =
+        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);
         for (int r = 0; r < rows; ++r) {
           const int64_t pair = (j + r) * int64_t{width} + n * L, at = (j + r) * panel.stride + n * L;
           Vec dp = RegisterTile<V, E, rows, N>::get(c, r, n);
-          if (by.dropBelow > 0) {
-            const Vec kept = V::load(scratch.scores + pair);
-            dp = V::select(V::less(V::zero(), kept), V::mul(dp, kept), V::zero());
+          if (by.dropoutThreshold > 0) {
+            const Vec scale = V::load(scratch.scores + pair);
+            dp = V::select(V::less(V::zero(), scale), V::mul(dp, scale), V::zero());
           }
           Vec ds = V::mul(V::add(dp, negDelta), V::load(static_cast<const float*>(panel.p) + at));
           if (by.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
@@ -187,7 +189,7 @@ struct GradientBlock {
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, weigh);
+    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
   }
 
   /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
@@ -195,7 +197,8 @@ struct GradientBlock {
   MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     const float* weights = perElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
     const int64_t stride = perElement == 1 ? panel.stride : width;
-    const auto weigh = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+    const auto gradientTile =
+        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -212,7 +215,7 @@ struct GradientBlock {
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, weigh);
+    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
   }
 
   /// ds of `perElement` keys from key j on, in both layouts that products of pairs need.
@@ -238,7 +241,7 @@ struct GradientBlock {
     }
   }
 
-  MOSAIC_INLINE void queryGradientsSeen(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
+  MOSAIC_INLINE void queryGradientsVisible(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     if (isFinite(keys, panel.depth)) {
       queryGradients(panel, keys);
     } else {

@@ -124,7 +124,7 @@ struct Pack<V, Bf16Operands, N> {
       }
       for (int64_t c = 0; c < columns; c += L) {
         const auto row = [&](int64_t i) { return r + i < count ? from + (r + i) * rowStride + c : nullptr; };
-        PairPacking<V>::turnRows(row, to + c * stride + r, stride, L);
+        PairPacking<V>::transposeRows(row, to + c * stride + r, stride, L);
       }
     }
   }
@@ -146,7 +146,7 @@ struct Pack<V, Bf16Operands, N> {
     for (int64_t r = 0; r < width; r += L) {
       for (int64_t d = 0; d < depth; d += 2 * L) {
         const auto row = [&](int64_t i) { return r + i < count ? rows + (r + i) * stride + d : nullptr; };
-        PairPacking<V>::turn(row, panel + d / 2 * width + r, width);
+        PairPacking<V>::transpose(row, panel + d / 2 * width + r, width);
       }
     }
   }

@@ -112,8 +112,8 @@ void QueryPanels::storePanel(const Panel& panel, const AttentionState& state, Ra
   const ForwardPanel& buffers = panel.buffers;
   const PanelPlace& place = panel.place;
   float* factor = buffers.scores;  // no longer needed
-  const float kept = modifiers_.any() ? panel.modifiers.kept : 1.0f;
-  for (int32_t r = 0; r < panel.kernels->width; ++r) factor[r] = kept / buffers.weightSum[r];
+  const float dropoutScale = modifiers_.any() ? panel.modifiers.dropoutScale : 1.0f;
+  for (int32_t r = 0; r < panel.kernels->width; ++r) factor[r] = dropoutScale / buffers.weightSum[r];
   panel.kernels->fromPanel(buffers.out, factor, valueDepth_, rowBuffer_, rowStride_);
   for (int32_t h = 0; h < place.heads; ++h) {
     const FloatRows out(state.out, rowsAt(place, h)), lse(state.lse, rowsAt(place, h));

@@ -35,9 +35,9 @@ struct ScoreBlock {
     }
   }
 
-  /// kept[j][row] ← 0 where the weight is dropped, else what it counts.
-  MOSAIC_NOINLINE void drawKept(const ScoreModifiers& by, int32_t first, int32_t count, float* kept) {
-    const Vec counts = V::set1(by.kept);
+  /// mask[j][row] ← 0 where the weight is dropped, else what it counts.
+  MOSAIC_NOINLINE void drawDropoutMask(const ScoreModifiers& by, int32_t first, int32_t count, float* mask) {
+    const Vec counts = V::set1(by.dropoutScale);
     const Bits<V> none{};
     for (int n = 0; n < N; ++n) {
       Bits<V> words[4];
@@ -50,11 +50,11 @@ struct ScoreBlock {
           __builtin_memcpy(&words[1], by.queries + n * L, sizeof words[1]);
           words[2] = none + by.batch;
           __builtin_memcpy(&words[3], by.heads + n * L, sizeof words[3]);
-          philoxRounds<V>(words, by.key[0], by.key[1]);
+          philoxRounds<V>(words, by.philoxKey[0], by.philoxKey[1]);
         }
         const Int<V> bits = reinterpret_cast<Int<V>>(words[position & 3] >> 8);
-        const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(by.dropBelow));
-        V::store(kept + j * width + n * L, blend<V>(isDropped, V::zero(), counts));
+        const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(by.dropoutThreshold));
+        V::store(mask + j * width + n * L, blend<V>(isDropped, V::zero(), counts));
       }
     }
   }

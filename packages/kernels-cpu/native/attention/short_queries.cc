@@ -13,7 +13,7 @@ namespace mosaic {
 namespace {
 
 constexpr int64_t kTasks = 64;          // parts of all key heads together, if they are long enough
-constexpr int64_t kLeastKeys = 1024;    // of a part
+constexpr int64_t kMinKeysPerSplit = 1024;    // of a part
 constexpr int32_t kMaxPanels = 16;      // of a task
 constexpr int64_t kMaxBytes = 256 << 10;  // of q and out of a task
 
@@ -30,7 +30,7 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
 
 /// Into parts of `share` keys or more, of at most `keys` for each sample.
 void splitKeys(ShortGrid& grid, int64_t share, int64_t keys, const AttentionKernels& kernels) {
-  grid.partKeys = roundUp(std::max(share, kLeastKeys), kernels.keyBlock);
+  grid.partKeys = roundUp(std::max(share, kMinKeysPerSplit), kernels.keyBlock);
   grid.parts = (keys + grid.partKeys - 1) / grid.partKeys;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 // At the end of the environment a kernel may be running. It is waited for this long, then left behind: its device
 // keeps alive what it uses.
-constexpr auto kExitTime = std::chrono::milliseconds(300);
+constexpr auto kExitTimeout = std::chrono::milliseconds(300);
 
 void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
@@ -18,7 +18,7 @@ void onEnvironmentEnd(void* data) {
   for (const auto& weak : addon.devices) {
     if (auto device = weak.lock()) device->stream.releasePending();
   }
-  const auto deadline = std::chrono::steady_clock::now() + kExitTime;
+  const auto deadline = std::chrono::steady_clock::now() + kExitTimeout;
   for (const auto& weak : addon.devices) {
     if (auto device = weak.lock()) device->waitForExit(deadline);
   }

@@ -13,17 +13,17 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kRows = 192;               // of a block of a, which lies in the second-level cache
+constexpr int64_t kRows = 192;               // rows of a block of a; the block fits the L2 cache
 constexpr int64_t kPackedBytes = 8 << 20;      // of b at a time
 constexpr int64_t kPackedDepth = 4096;         // of b at a time
 constexpr int64_t kWideFloats = 1 << 24;       // of a float32 copy of out at a time: 64 MiB, which the arena keeps
-constexpr int64_t kSumFloats = 1 << 17;        // of the sums of a task, which lie in the second-level cache
+constexpr int64_t kSumFloats = 1 << 17;        // accumulators of a task; they fit the L2 cache
 constexpr int64_t kParallelProducts = 1 << 17;
 constexpr int64_t kDotColumns = 64;            // of a task of few rows
 
 int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
 
-/// Where a worker puts what is its own.
+/// Scratch memory of a worker.
 struct WorkerMemory {
   void* rows;   // a block of a
   float* sums;  // of a task, where out is narrow
@@ -216,7 +216,7 @@ void multiply(const Batch& batch, Isa isa, Pool& pool) {
     }
     return;
   }
-  // Many products: one worker each, with memory of its own.
+  // Many products: one worker each, with separate scratch memory.
   std::vector<void*> packed;
   std::vector<float*> wide;
   for (int worker = 0; worker < threads; worker++) {
@@ -237,7 +237,7 @@ bool hasLayoutOf(const View& a, const View& b) {
   return a.dtype == b.dtype && a.rank == b.rank && std::equal(a.stride, a.stride + a.rank, b.stride);
 }
 
-/// As dense float32: where it lies, or in `copy`.
+/// As dense float32: in place, or converted into `copy`.
 const float* denseBias(const View& bias, std::vector<float>& copy, Isa isa, Pool& pool) {
   if (bias.dtype == DType::Float32 && bias.stride[0] == 1) return static_cast<const float*>(bias.data);
   copy.resize(static_cast<size_t>(bias.shape[0]));
@@ -269,7 +269,7 @@ void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
   if (p.k == 0 || (isSaved && !hasLayoutOf(preActivation, out))) {
-    // In passes of their own.
+    // In separate passes.
     if (p.k > 0) {
       linear({sums, a, b, {bias, std::nullopt, {}}}, isa, pool);
     } else if (bias.data) {

@@ -35,7 +35,8 @@ struct BlockProduct {
         __builtin_memcpy(sums, from, static_cast<size_t>(n) * sizeof *sums);
         if (row.add) addStored(sums, out, j, n);
         if (row.epilogue) {
-          finishRow(sums, out, n, epilogueAt(*row.epilogue, 0, j, j * out.columnStride * dtypeBytes(out.dtype)));
+          const int64_t bytes = j * out.columnStride * dtypeBytes(out.dtype);
+          applyEpilogueToRow(sums, out, n, epilogueAt(*row.epilogue, 0, j, bytes));
           if (row.epilogue->isActivated) applyUnary<V>(row.epilogue->activation, sums, sums, n);
         }
         from = sums;
@@ -54,7 +55,7 @@ struct BlockProduct {
     const int present = rows == 32 && left < rows ? static_cast<int>(left) : rows;
     const GemmEpilogue* e = block.epilogue;
     if (e && (e->isActivated || e->rowBias || e->preActivation)) {
-      storeFinished(block, c, i, j, present);
+      storeWithEpilogue(block, c, i, j, present);
     } else if (block.out.dtype == DType::Float32 && block.sum == nullptr && j + width <= block.columns) {
       storeFullTile(block, c, i, j, present);
     } else {
@@ -96,16 +97,16 @@ struct BlockProduct {
 
   /// Every row and column of a tile, through memory: rows by rows, in one go for what takes tens of instructions.
   template <class Tile>
-  MOSAIC_INLINE void storeFinished(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+  MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
     alignas(64) float sums[Shape::wideRows * width];
     for (int r = 0; r < present; r++) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) V::store(sums + r * width + n * L, Tile::get(c, r, n));
     }
-    finishTile(block, sums, {i, present, j, minOf(width, block.columns - j)});
+    applyEpilogueToTile(block, sums, {i, present, j, minOf(width, block.columns - j)});
   }
 
-  MOSAIC_NOINLINE void finishTile(const GemmBlock& block, float* sums, const MatrixPart& part) {
+  MOSAIC_NOINLINE void applyEpilogueToTile(const GemmBlock& block, float* sums, const MatrixPart& part) {
     const Matrix& out = block.out;
     for (int64_t r = 0; r < part.rows; r++) {
       const int64_t row = part.row + r;
@@ -117,7 +118,8 @@ struct BlockProduct {
       Matrix rowOut = out;
       rowOut.data = at(out, row, part.column);
       if (block.add) addStored(values, rowOut, 0, part.columns);
-      finishRow(values, rowOut, part.columns, epilogueAt(*block.epilogue, row, part.column, rowOut.data - out.data));
+      applyEpilogueToRow(values, rowOut, part.columns,
+                         epilogueAt(*block.epilogue, row, part.column, rowOut.data - out.data));
     }
     if (block.epilogue->isActivated) applyUnary<V>(block.epilogue->activation, sums, sums, part.rows * width);
     for (int64_t r = 0; r < part.rows; r++) {
@@ -134,7 +136,7 @@ struct BlockProduct {
   }
 
   /// Everything before the activation; `epilogue` is from the first of `values` on.
-  MOSAIC_INLINE void finishRow(float* values, const Matrix& out, int64_t n, const GemmEpilogue& epilogue) {
+  MOSAIC_INLINE void applyEpilogueToRow(float* values, const Matrix& out, int64_t n, const GemmEpilogue& epilogue) {
     if (epilogue.columnBias) {
       for (int64_t c = 0; c < n; c++) values[c] += epilogue.columnBias[c];
     } else if (epilogue.rowBias) {

@@ -56,9 +56,9 @@ struct GemmPack<V, Float32Operands> {
   }
 
  private:
-  /// b lies along depth: squares of it are turned.
+  /// b lies along depth: squares of it are transposed.
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packed) {
-    float square[L][L], turned[L][L];
+    float square[L][L], transposed[L][L];
     for (int64_t d = 0; d < part.rows; d += L) {
       const int64_t high = minOf(L, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
@@ -69,8 +69,8 @@ struct GemmPack<V, Float32Operands> {
           const float* from = present ? fetch<V>(b.dtype, data, 1, high, row) : nullptr;
           for (int64_t e = 0; e < L; e++) row[e] = from && e < high ? from[e] : 0.0f;
         }
-        V::transpose(square[0], L, turned[0], L);
-        for (int64_t e = 0; e < high; e++) V::store(packed + (d + e) * width + i, V::load(turned[e]));
+        V::transpose(square[0], L, transposed[0], L);
+        for (int64_t e = 0; e < high; e++) V::store(packed + (d + e) * width + i, V::load(transposed[e]));
       }
     }
   }
@@ -111,7 +111,7 @@ struct GemmPack<V, Bf16Operands> {
     const int64_t stride = ceilDiv(part.columns, depthMultiple) * depthMultiple;
     auto* to = static_cast<uint16_t*>(buffer);
     if (a.rowStride == 1 && a.columnStride != 1) {
-      turnRows(a, part, to, stride);
+      transposeRows(a, part, to, stride);
     } else {
       for (int64_t r = 0; r < part.rows; r++) {
         const auto* from = reinterpret_cast<const uint16_t*>(at(a, part.row + r, part.column));
@@ -131,7 +131,7 @@ struct GemmPack<V, Bf16Operands> {
       const int64_t high = minOf(depthMultiple, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
         uint16_t copies[L][depthMultiple];
-        PairPacking<V>::turn([&](int64_t lane) {
+        PairPacking<V>::transpose([&](int64_t lane) {
           return line(at(b, part.row + d, part.column + i + lane), i + lane < part.columns, high, copies[lane]);
         }, packed + d / 2 * width + i, width);
       }
@@ -139,12 +139,12 @@ struct GemmPack<V, Bf16Operands> {
   }
 
   /// a lies along rows.
-  MOSAIC_NOINLINE void turnRows(const Matrix& a, const MatrixPart& part, uint16_t* to, int64_t stride) {
+  MOSAIC_NOINLINE void transposeRows(const Matrix& a, const MatrixPart& part, uint16_t* to, int64_t stride) {
     for (int64_t c = 0; c < part.columns; c += depthMultiple) {
       for (int64_t r = 0; r < part.rows; r += L) {
         const int64_t high = minOf(L, part.rows - r);
         uint16_t copies[depthMultiple][L];
-        PairPacking<V>::turnRows([&](int64_t i) {
+        PairPacking<V>::transposeRows([&](int64_t i) {
           return line<L>(at(a, part.row + r, part.column + c + i), c + i < part.columns, high, copies[i]);
         }, to + r * stride + c, stride, high);
       }

@@ -43,7 +43,7 @@ MOSAIC_INLINE Matrix matrixOf(const View& view) {
   return {static_cast<char*>(view.data), view.dtype, view.stride[view.rank - 2], view.stride[view.rank - 1]};
 }
 
-MOSAIC_INLINE View leading(const View& view) {
+MOSAIC_INLINE View batchDims(const View& view) {
   View result = view;
   result.rank -= 2;
   return result;
@@ -86,7 +86,7 @@ MOSAIC_INLINE void transposeBatch(Batch& batch) {
 
 MOSAIC_INLINE Batch makeBatch(const Factors& factors) {
   const auto& [out, a, b, accumulate] = factors;
-  const View views[3] = {leading(out), leading(a), leading(b)};
+  const View views[3] = {batchDims(out), batchDims(a), batchDims(b)};
   Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}, false, false};
   batch.count = batch.loop.size;
   batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],

@@ -19,10 +19,10 @@ void fill(const FillArguments& args, Pool& pool) {
   });
 }
 
-/// Side of the squares in which a transposing copy goes.
+/// Side of the square blocks of a transposing copy.
 constexpr int64_t kTransposeTile = 32;
 
-/// One square: reads along x's dense axis, turns it in cache, writes along out's.
+/// One square block: reads along x's dense axis, transposes in cache, writes along out's dense axis.
 template <class T>
 MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
   const int inner = loop.rank - 1;
@@ -48,7 +48,7 @@ MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int a
   }
 }
 
-/// x is dense along axis `across`, out along the innermost one: goes by squares over the two.
+/// x is dense along axis `across`, out along the innermost one: copies in square blocks over the two axes.
 template <class T>
 MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int across, Pool& pool) {
   const int inner = loop.rank - 1;

@@ -13,13 +13,13 @@ MOSAIC_INLINE float loadScalar(DType dtype, const char* data) {
   return *fetch<T>(dtype, data, 1, 1, buffer);
 }
 
-/// Which numbers index something: whole ones within [0, count), and `ignored`, which may be NaN for none.
+/// Valid indices: integers in [0, count), and `ignored`, which is NaN if no index is ignored.
 struct Indices {
   int64_t count;
   float ignored;
 };
 
-/// Fails the kernel's work at the first number of `index` that is none of `legal`.
+/// Fails the kernel's work at the first element of `index` that is not a valid index.
 template <class T>
 MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const Indices& legal) {
   const auto& [count, ignored] = legal;
@@ -55,7 +55,7 @@ void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   });
 }
 
-/// Each thread adds columns of its own, row after row, so that the order of additions is that of the rows.
+/// Each thread adds a disjoint range of columns, row after row: sums are in row order on any number of threads.
 template <class T>
 void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;

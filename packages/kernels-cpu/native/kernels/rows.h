@@ -71,21 +71,23 @@ MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, V
 /// Σ fn(a[i], b[i]) over dense rows, in four chains of vectors.
 template <class T, class Fn>
 MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
-  typename T::Vec chain[4] = {T::zero(), T::zero(), T::zero(), T::zero()};
+  typename T::Vec accumulators[4] = {T::zero(), T::zero(), T::zero(), T::zero()};
   int64_t i = 0;
   for (; i + 4 * T::lanes <= n; i += 4 * T::lanes) {
     for (int c = 0; c < 4; c++) {
-      chain[c] = T::add(chain[c], fn(T::load(a + i + c * T::lanes), T::load(b + i + c * T::lanes)));
+      accumulators[c] = T::add(accumulators[c], fn(T::load(a + i + c * T::lanes), T::load(b + i + c * T::lanes)));
     }
   }
-  for (; i + T::lanes <= n; i += T::lanes) chain[0] = T::add(chain[0], fn(T::load(a + i), T::load(b + i)));
+  for (; i + T::lanes <= n; i += T::lanes) {
+    accumulators[0] = T::add(accumulators[0], fn(T::load(a + i), T::load(b + i)));
+  }
   if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
     float remaining[T::lanes] = {};
     const int count = static_cast<int>(n - i);
     T::store(remaining, fn(T::loadPartial(a + i, count), T::loadPartial(b + i, count)));
-    chain[1] = T::add(chain[1], T::loadPartial(remaining, static_cast<int>(n - i)));
+    accumulators[1] = T::add(accumulators[1], T::loadPartial(remaining, static_cast<int>(n - i)));
   }
-  return T::sum(T::add(T::add(chain[0], chain[1]), T::add(chain[2], chain[3])));
+  return T::sum(T::add(T::add(accumulators[0], accumulators[1]), T::add(accumulators[2], accumulators[3])));
 }
 
 /// Elements summed in float32 before sums go on in float64: in each lane of the four chains no more than 16 rounded

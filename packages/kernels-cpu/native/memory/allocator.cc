@@ -27,7 +27,7 @@ constexpr size_t kSmallAlignment = 64, kLargeAlignment = size_t{64} << 10;
 
 size_t roundUp(size_t size, size_t grain) { return (size + grain - 1) / grain * grain; }
 
-// Memory and swap, used or not. More would be mapped all the same, and the process killed when it touches it.
+// Memory and swap in total. Linux would map more, too, and kill the process when it touches the pages.
 size_t systemMemory() {
   struct sysinfo info;
   if (sysinfo(&info) != 0) return SIZE_MAX;
@@ -45,7 +45,7 @@ std::byte* mapAligned(size_t size) {
   return base;
 }
 
-/// What AddressSanitizer was given to guard must be nobody's when the system hands the addresses out again.
+/// Unpoisons memory before it is unmapped: the system may return the same addresses for a later mapping.
 void unmap(std::byte* base, size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(base, size);
@@ -107,7 +107,7 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
   return block;
 }
 
-// A fresh segment, as one block that is in no pool yet. Takes the usual size if it may, else just what is needed.
+// A new segment, as one block in no pool yet. Of the default size if memory allows, else of the requested size.
 Block* Allocator::reserve(size_t bytes, bool isLarge) {
   const size_t minBytes = roundUp(bytes, kHugePageBytes);
   if (minBytes > systemMemory()) return nullptr;
@@ -153,7 +153,7 @@ void Allocator::free(Block* block) {
   poolOf(block).insert(block);
 }
 
-// Swallows the right neighbour.
+// Coalesces a block with its right neighbour.
 void Allocator::coalesce(Block* previous) {
   Block* right = previous->after;
   previous->size += right->size;

@@ -166,7 +166,7 @@ struct ShortAttention {
     });
   }
 
-  /// How products and the rows that they weigh are laid out: by rows of the result, and by terms of its sums.
+  /// How products and the rows that they weight are laid out: by rows of the result, and by terms of its sums.
   struct Terms {
     int32_t results, terms;
     int32_t resultStep, termStep;  // of [rows][keys]
@@ -175,7 +175,7 @@ struct ShortAttention {
   MOSAIC_INLINE Terms overRows(const ShortShape& shape) { return {shape.keys, shape.rows, 1, shape.keys}; }
 
   /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms that i sees.
-  MOSAIC_NOINLINE void weigh(const ShortShape& shape, const Terms& terms, const float* weights, const float* x,
+  MOSAIC_NOINLINE void addWeighted(const ShortShape& shape, const Terms& terms, const float* weights, const float* x,
                              float* out) {
     const int64_t row = int64_t{shape.stride} * L;
     const int32_t depth = roundedDepth(shape);
@@ -214,12 +214,12 @@ struct ShortAttention {
     }
   }
 
-  MOSAIC_INLINE bool sees(const ShortShape& shape, int32_t row, int32_t key) {
+  MOSAIC_INLINE bool isVisible(const ShortShape& shape, int32_t row, int32_t key) {
     return !shape.visible || shape.visible[row * shape.keys + key];
   }
-  MOSAIC_INLINE bool seesAny(const ShortShape& shape, int32_t row) {
+  MOSAIC_INLINE bool hasVisibleKeys(const ShortShape& shape, int32_t row) {
     for (int32_t j = 0; j < shape.keys; ++j) {
-      if (sees(shape, row, j)) return true;
+      if (isVisible(shape, row, j)) return true;
     }
     return false;
   }
@@ -231,13 +231,13 @@ struct ShortAttention {
     const Vec none = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
     Vec m = state;
     for (int32_t j = 0; j < shape.keys; ++j) {
-      if (sees(shape, i, j)) m = V::max(m, V::load(row + j * L));
+      if (isVisible(shape, i, j)) m = V::max(m, V::load(row + j * L));
     }
     m = V::select(V::less(none, m), m, V::zero());  // nothing but −∞ so far; a NaN comes back from the scores
     weight = V::exp2(V::mul(V::sub(state, m), log2e));
     Vec sum = weight;
     for (int32_t j = 0; j < shape.keys; ++j) {
-      if (!sees(shape, i, j)) continue;
+      if (!isVisible(shape, i, j)) continue;
       const Vec p = V::exp2(V::mul(V::sub(V::load(row + j * L), m), log2e));
       V::store(row + j * L, p);
       sum = V::add(sum, p);
@@ -269,13 +269,13 @@ struct ShortAttention {
       dots(shape, q, k, scores);
       for (int32_t i = 0; i < shape.rows; ++i) {
         Vec old = V::zero();
-        V::store(sums + i * L, seesAny(shape, i) ? softmaxRow(shape, i, scores, lse, old) : V::zero());
+        V::store(sums + i * L, hasVisibleKeys(shape, i) ? softmaxRow(shape, i, scores, lse, old) : V::zero());
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
           float* at = out + i * row + d * L;
           V::store(at, V::mul(V::load(at), old));
         }
       }
-      weigh(shape, overKeys(shape), scores, v, out);
+      addWeighted(shape, overKeys(shape), scores, v, out);
       for (int32_t i = 0; i < shape.rows; ++i) {
         const Vec inverse = V::div(V::set1(1), V::load(sums + i * L));
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
@@ -354,9 +354,9 @@ struct ShortAttention {
       dots(shape, dOut, v, ds);
       for (int32_t i = 0; i < shape.rows; ++i) gradientRow(shape, i, {p, ds}, {lse, delta});
       clear(dq, queries);
-      weigh(shape, overKeys(shape), ds, k, dq);
-      weigh(shape, overRows(shape), ds, q, dk);
-      weigh(shape, overRows(shape), p, dOut, dv);
+      addWeighted(shape, overKeys(shape), ds, k, dq);
+      addWeighted(shape, overRows(shape), ds, q, dk);
+      addWeighted(shape, overRows(shape), p, dOut, dv);
       const Vec scale = V::set1(args.tile.scale);
       for (int64_t i = 0; i < queries; i += L) V::store(dq + i, V::mul(V::load(dq + i), scale));
       addRows(shape, Rows::of(args.grads.dq, shape, range, shape.group, g), range, shape.rows, dq, buffer);
@@ -376,7 +376,7 @@ struct ShortAttention {
     const Vec lse = V::load(rows.lse + i * L), delta = V::load(rows.delta + i * L);
     const Vec from = V::select(V::less(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
     for (int32_t j = 0; j < shape.keys; ++j) {
-      if (!sees(shape, i, j)) continue;
+      if (!isVisible(shape, i, j)) continue;
       const int32_t pair = (i * shape.keys + j) * L;
       const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), from), V::set1(kLog2e)));
       V::store(pairs.p + pair, p);

@@ -1,4 +1,4 @@
-// Squares of bfloat16 pairs, turned: how operands come into the order in which products of pairs read them.
+// Squares of bfloat16 pairs, transposed: how operands come into the order in which products of pairs read them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct PairPacking {
 
   /// to[p · stride + i] ← pair p of row i, for L rows of L pairs. `row(i)` is where a row begins; null: a row of zeros.
   template <class Row>
-  MOSAIC_INLINE void turn(const Row& row, uint32_t* to, int64_t stride) {
+  MOSAIC_INLINE void transpose(const Row& row, uint32_t* to, int64_t stride) {
     const uint16_t zeros[2 * L] = {};
     float square[L * L];  // bits, not numbers
     for (int i = 0; i < L; ++i) {
@@ -25,16 +25,16 @@ struct PairPacking {
 
   /// to[c · stride + i] ← element c of row i, for 2 L rows of L columns, of which `columns` are stored.
   template <class Row>
-  MOSAIC_INLINE void turnRows(const Row& row, uint16_t* to, int64_t stride, int64_t columns) {
+  MOSAIC_INLINE void transposeRows(const Row& row, uint16_t* to, int64_t stride, int64_t columns) {
     const uint16_t zeros[L] = {};
-    float square[L * L], turned[L * L];  // [pair of rows][column] and the reverse; bits, not numbers
+    float square[L * L], transposed[L * L];  // [pair of rows][column] and the reverse; bits, not numbers
     for (int i = 0; i < L; ++i) {
       const uint16_t *low = row(2 * i), *high = row(2 * i + 1);
       const auto rows = V::joinRows(low != nullptr ? low : zeros, high != nullptr ? high : zeros);
       V::storePairs(bits(square + i * L), V::interleave(rows));
     }
-    V::transpose(square, L, turned, L);
-    for (int64_t c = 0; c < columns; ++c) V::storePairs(bits(to + c * stride), V::loadPairs(bits(turned + c * L)));
+    V::transpose(square, L, transposed, L);
+    for (int64_t c = 0; c < columns; ++c) V::storePairs(bits(to + c * stride), V::loadPairs(bits(transposed + c * L)));
   }
 
   /// to[c] ← the pair of elements c of two rows, for n columns, a multiple of L.

@@ -27,7 +27,7 @@ struct TraceEntry {
 
 /// Its address, as a `MosaicStream *`, is what other packages know of a CPU device.
 ///
-/// The first failure sticks: later works see it as `upstream` and must not touch their operands. Works named "" are
+/// Errors are sticky: later works see the first one as `upstream` and must not touch their operands. Works named "" are
 /// marks, not computation: they leave no trace.
 class Stream : public MosaicStream {
  public:

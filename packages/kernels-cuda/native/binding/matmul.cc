@@ -113,11 +113,11 @@ void launchKernel(Device& device, const MatmulParameters& p) {
 
 void matmulOp(Device& device, const MatmulArguments& args) {
   const auto& [out, a, b, accumulate] = args;
-  const auto leading = [](View view) {
+  const auto batchDims = [](View view) {
     view.rank -= 2;
     return view;
   };
-  const View leads[3] = {leading(out), leading(a), leading(b)};
+  const View leads[3] = {batchDims(out), batchDims(a), batchDims(b)};
   MatmulParameters p{};
   p.batch = makeLoop<3>({&leads[0], &leads[1], &leads[2]});
   p.m = out.shape[out.rank - 2];

@@ -32,8 +32,8 @@ std::optional<ScoreModifiers> scoreModifiersOf(const Tile& tile, const GridOrigi
   }
   if (drops) {
     by.dropout = {dropout->seed, dropout->stream};
-    by.dropBelow = static_cast<uint32_t>(std::ceil(dropout->probability * 0x1p24));
-    by.kept = 1.f / (1.f - dropout->probability);
+    by.dropoutThreshold = static_cast<uint32_t>(std::ceil(dropout->probability * 0x1p24));
+    by.dropoutScale = 1.f / (1.f - dropout->probability);
     by.batch = static_cast<uint32_t>(batch + dropout->batchOffset);
     by.head = static_cast<uint32_t>(head);
   }

@@ -40,7 +40,7 @@ std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) 
   if (!library->functions.function && !missing) missing = #symbol;
   MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_FIND)
 #undef MOSAIC_CUBLASLT_FIND
-  if (missing) return reason = std::string("it has no ") + missing, nullptr;
+  if (missing) return reason = std::string("missing symbol ") + missing, nullptr;
   const size_t version = library->functions.getVersion();
   library->version = versionTextOf(version);
   if (version < kMinVersion) return reason = "it is version " + library->version + ", needed is 12.0", nullptr;

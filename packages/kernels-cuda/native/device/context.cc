@@ -45,7 +45,7 @@ Context::Context(int ordinal) {
     throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) +
                                              ": expected a GPU of compute capability 8.0 (Ampere) or newer, received " +
                                              name_ + " of " + std::to_string(major) + "." + std::to_string(minor) +
-                                             "; choose another GPU by its index, or use the CPU device");
+                                             "; select a different GPU by its index, or use the CPU device");
   }
   check(cuda.primaryCtxRetain(&context_, device_), "creating a context on the GPU");
   enter();

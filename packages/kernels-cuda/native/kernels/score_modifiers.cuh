@@ -37,7 +37,7 @@ template <int N, int W>
 struct TileChanges {
   static_assert(N * W <= 32);
   float derivative[N][W];
-  uint32_t kept;
+  uint32_t dropoutMask;
 };
 
 template <int N, int W, class Body>
@@ -78,14 +78,14 @@ struct TileModifiers {
     if (by.slopes) {
       forEach(s, [&](int n, int w) { s[n][w] = fmaf(-slope, distanceOf(pairOf(n, w)), s[n][w]); });
     }
-    changes.kept = drawKept<N, W>(pairOf);
+    changes.dropoutMask = drawDropoutMask<N, W>(pairOf);
   }
 
   /// Weights, or their gradients, of pairs that are dropped become 0 (−0 stays), the others count more.
   template <int N, int W>
   DEVICE void drop(float (&x)[N][W], const TileChanges<N, W>& changes) const {
-    if (by.dropBelow == 0) return;
-    forEach(x, [&](int n, int w) { x[n][w] *= changes.kept >> (n * W + w) & 1 ? by.kept : 0.f; });
+    if (by.dropoutThreshold == 0) return;
+    forEach(x, [&](int n, int w) { x[n][w] *= changes.dropoutMask >> (n * W + w) & 1 ? by.dropoutScale : 0.f; });
   }
 
   template <int N, int W>
@@ -107,9 +107,9 @@ struct TileModifiers {
 
   /// Bit n · W + w: whether that weight is kept. A loop that stays one: Philox is a hundred instructions.
   template <int N, int W, class PairOf>
-  DEVICE uint32_t drawKept(PairOf pairOf) const {
-    if (by.dropBelow == 0) return 0;
-    uint32_t kept = 0, word[4] = {};
+  DEVICE uint32_t drawDropoutMask(PairOf pairOf) const {
+    if (by.dropoutThreshold == 0) return 0;
+    uint32_t mask = 0, word[4] = {};
     uint64_t drawn = ~uint64_t{0};  // four neighbouring keys have their words from one counter
 #pragma unroll 1
     for (int i = 0; i < N * W; i++) {
@@ -119,9 +119,9 @@ struct TileModifiers {
       if (counter != drawn) philoxOf(pairs, counter, word);
       drawn = counter;
       const uint32_t bits = key & 2 ? (key & 1 ? word[3] : word[2]) : (key & 1 ? word[1] : word[0]);
-      kept |= static_cast<uint32_t>(bits >> 8 >= by.dropBelow) << i;
+      mask |= static_cast<uint32_t>(bits >> 8 >= by.dropoutThreshold) << i;
     }
-    return kept;
+    return mask;
   }
 };
 

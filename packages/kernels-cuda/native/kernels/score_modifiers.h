@@ -14,8 +14,8 @@ struct ScoreModifiers {
   const float* slopes;  // of the grid's first head; then s ← s − slope · |query − key|
   int64_t slopeStride;
   Philox dropout;      // seed and stream of the call
-  uint32_t dropBelow;  // weights whose 24 random bits are less become 0
-  float kept;          // what the others count: 1 / (1 − probability)
+  uint32_t dropoutThreshold;  // weights whose 24 random bits are less become 0
+  float dropoutScale;  // what the others count: 1 / (1 − probability)
   uint32_t batch, head;  // numbers of the grid's first batch element and head among all, by which weights are dropped
 };
 

@@ -63,13 +63,13 @@ struct KeyTileIterator {
  private:
   DEVICE void seek() {
     for (; part < lastPart; part++) {
-      const VisibleInterval& seen = visible();
-      const int rowLast = min(row0 + ROWS, seen.rows) - 1;
-      key0 = edgePosition(seen, seen.begin, row0);
-      end = edgePosition(seen, seen.end, rowLast);
+      const VisibleInterval& visible = this->visible();
+      const int rowLast = min(row0 + ROWS, visible.rows) - 1;
+      key0 = edgePosition(visible, visible.begin, row0);
+      end = edgePosition(visible, visible.end, rowLast);
       if (key0 >= end) continue;
-      fullBegin = edgePosition(seen, seen.begin, rowLast);
-      fullEnd = edgePosition(seen, seen.end, row0);
+      fullBegin = edgePosition(visible, visible.begin, rowLast);
+      fullEnd = edgePosition(visible, visible.end, row0);
       return;
     }
   }
@@ -112,15 +112,15 @@ struct QueryTileIterator {
  private:
   DEVICE void seek() {
     for (; part < lastPart; part++) {
-      const VisibleInterval& seen = visible();
-      const int keyLast = min(key0 + KEYS, seen.keys) - 1;
-      begin = firstRowBeyond(seen, seen.end, key0);
-      end = firstRowBeyond(seen, seen.begin, keyLast);
+      const VisibleInterval& visible = this->visible();
+      const int keyLast = min(key0 + KEYS, visible.keys) - 1;
+      begin = firstRowBeyond(visible, visible.end, key0);
+      end = firstRowBeyond(visible, visible.begin, keyLast);
       if (begin >= end) continue;
       row0 = begin;
       head = firstHead;
-      fullBegin = firstRowBeyond(seen, seen.end, keyLast);
-      fullEnd = firstRowBeyond(seen, seen.begin, key0);
+      fullBegin = firstRowBeyond(visible, visible.end, keyLast);
+      fullEnd = firstRowBeyond(visible, visible.begin, key0);
       return;
     }
   }
@@ -130,8 +130,8 @@ struct QueryTileIterator {
 DEVICE bool hasVisibleKeys(const Parts& parts, const WorkTile& work, int row) {
   bool any = false;
   for (int part = work.first; part < work.end; part++) {
-    const VisibleInterval& seen = parts.part[part].visible;
-    any = any || edgePosition(seen, seen.begin, row) < edgePosition(seen, seen.end, row);
+    const VisibleInterval& visible = parts.part[part].visible;
+    any = any || edgePosition(visible, visible.begin, row) < edgePosition(visible, visible.end, row);
   }
   return any;
 }

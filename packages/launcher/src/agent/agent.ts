@@ -194,7 +194,7 @@ export class Agent implements AsyncDisposable {
   }
 
   #onParentLost({ code, message }: { readonly code: number; readonly message: string }): void {
-    this.#worlds.refuse({ code, message });
+    this.#worlds.reject({ code, message });
     this.#worlds.close(message);
   }
 
@@ -227,18 +227,18 @@ export class Agent implements AsyncDisposable {
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const hello = peekHello(content);
-    if (hello === undefined) throw new ProtocolError("expected hello as the first frame, received another");
+    if (hello === undefined) throw new ProtocolError("expected hello as the first frame, received a different one");
     if (!sameSecret(hello.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,
-        `the agent of ${this.#host} has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job`,
+        `shared secret mismatch with the agent on ${this.#host}; pass the same MOSAIC_TOKEN_FILE to all processes of the job`,
       );
     if (hello.version !== PROTOCOL_VERSION) {
-      const message =
-        `version ${hello.version} of the control plane's protocol, and version ${PROTOCOL_VERSION} of the agent of ` +
-        `${this.#host}; install one version of Mosaic for the launcher, and on all hosts`;
-      this.#worlds.refuse({ code: FAILURE_CODES.mismatch, message: `a rank or agent has ${message}` });
-      return this.#reject(channel, `this process has ${message}`);
+      const message = (peer: string): string =>
+        `control-plane protocol version mismatch: ${peer} has ${hello.version}, the agent on ${this.#host} has ` +
+        `${PROTOCOL_VERSION}; install the same version of Mosaic for the launcher and on all hosts`;
+      this.#worlds.reject({ code: FAILURE_CODES.mismatch, message: message("a rank or agent") });
+      return this.#reject(channel, message("this process"));
     }
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
     channel.authenticate();

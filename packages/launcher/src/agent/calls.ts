@@ -28,12 +28,11 @@ export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOf
     const ofB = ofIndex.get(ofA.index);
     return ofB === undefined || ofB.history === ofA.history ? [] : [[ofA.description, ofB.description] as const];
   });
-  const [first, second] = differing.find((pair) => pair[0] !== pair[1]) ??
-    differing[0] ?? ["an earlier collective", "another one"];
-  return (
-    `rank ${a} is at ${first}, rank ${b} at ${second}; all ranks of a group must call the same collectives in the same order, ` +
-    "with the same shapes"
-  );
+  const pair = differing.find(([ofA, ofB]) => ofA !== ofB) ?? differing[0];
+  const divergence = pair
+    ? `rank ${a} is at ${pair[0]}, rank ${b} at ${pair[1]}`
+    : `ranks ${a} and ${b} diverged at a collective that is no longer in the call log`;
+  return `${divergence}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 }
 
 /** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */

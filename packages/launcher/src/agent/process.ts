@@ -84,7 +84,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
       if (code === "EADDRINUSE" && !isOver()) await delay(RETRY_MS);
       else if (code === "EADDRINUSE")
         throw new UsageError(
-          `port ${endpoint.port} is in use by ${portOwner(endpoint.port) ?? "another process"}; set MASTER_PORT, or MOSAIC_MASTER_PORT, to another, on all hosts`,
+          `port ${endpoint.port} is in use by ${portOwner(endpoint.port) ?? "another process"}; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
         );
       else if (code === "EADDRNOTAVAIL")
         throw new UsageError(

@@ -41,7 +41,7 @@ export interface RendezvousOptions {
   readonly attempt: number;
   readonly branches: Branches;
   readonly host: Host;
-  refuse(refusal: RendezvousRefusal): void;
+  reject(refusal: RendezvousRefusal): void;
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
   /** Why this agent has no connection to its parent; undefined when it has one. */
@@ -105,7 +105,7 @@ export class Rendezvous {
     if (branches.isRoot) {
       const fault = this.#describeConflict(member, parameters);
       if (fault !== undefined) {
-        this.#options.refuse({ code: FAILURE_CODES.mismatch, message: fault });
+        this.#options.reject({ code: FAILURE_CODES.mismatch, message: fault });
         return false;
       }
     } else {
@@ -120,13 +120,13 @@ export class Rendezvous {
     const first = this.#members.values().next().value;
     const expected = this.#parameters?.size ?? size;
     if (size !== expected)
-      return `rank ${rank} has WORLD_SIZE ${size}, rank ${first?.rank} has ${expected}; WORLD_SIZE must agree on all ranks`;
+      return `WORLD_SIZE mismatch: rank ${rank} has ${size}, rank ${first?.rank} has ${expected}; set the same WORLD_SIZE on all ranks`;
     if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
     if (rank >= size) return `rank ${rank} of ${size}: expected RANK from 0 to ${size - 1}`;
     const other = this.#members.get(rank);
     if (other === undefined) return undefined;
     const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
-    return `two processes are rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; RANK must differ on all ranks`;
+    return `duplicate rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; each process needs a unique RANK`;
   }
 
   /** The earliest deadline counts. */
@@ -145,7 +145,7 @@ export class Rendezvous {
     const cause = branches.isRoot
       ? this.#describeMissing()
       : (this.#options.disconnected() ?? "the root agent does not respond");
-    this.#options.refuse({ code: FAILURE_CODES.timeout, message: after + cause });
+    this.#options.reject({ code: FAILURE_CODES.timeout, message: after + cause });
   }
 
   #describeMissing(): string {

@@ -71,7 +71,7 @@ async function removeStaleSocket(path: string): Promise<void> {
   const tested = getInode(path);
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))
-      throw Object.assign(new Error(`another agent listens at ${path}`), { code: "EADDRINUSE" });
+      throw Object.assign(new Error(`an agent already listens at ${path}`), { code: "EADDRINUSE" });
     // Between bind and listen a socket looks dead.
     await delay(20);
   }

@@ -133,7 +133,7 @@ const formatPeer = ({ remoteAddress, remotePort }: Socket): string => `${remoteA
 
 /** What the server reports of a failed handshake. */
 function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
-  if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "it has another secret";
+  if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "the shared secrets do not match";
   if (code === HANDSHAKE_TIMEOUT) return `no TLS handshake within ${HANDSHAKE_MS / 1000} s`;
   return `no TLS handshake of this protocol (${code || "unknown error"})`;
 }
@@ -183,7 +183,7 @@ function clientError(address: string, error: NodeJS.ErrnoException): Error {
   if (code === "ERR_SSL_SSLV3_ALERT_BAD_RECORD_MAC" || code === "ERR_SSL_TLSV1_ALERT_DECRYPT_ERROR")
     return new HandshakeError(
       "secret",
-      `${address}: refused: it has another secret; MOSAIC_TOKEN_FILE or MOSAIC_TOKEN must be the same on all nodes`,
+      `${address}: connection refused: the shared secrets do not match; set the same MOSAIC_TOKEN_FILE or MOSAIC_TOKEN on all nodes`,
     );
   if (code.startsWith("ERR_SSL"))
     return new HandshakeError(

@@ -107,7 +107,7 @@ export class World {
     this.#positions = new PositionCollector(this.#branches, this.#exits);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
-      refuse: (refusal) => this.rejectJoins(refusal),
+      reject: (refusal) => this.rejectJoins(refusal),
       complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
       disconnected: () => options.disconnected(),
     });
@@ -257,7 +257,7 @@ export class World {
     const total = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
     const own = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
     if (own.length !== total)
-      throw new ProtocolError("expected a leave frame of the connection's own ranks, received another rank");
+      throw new ProtocolError("expected a leave frame of a rank of this connection, received one of a different rank");
     this.#exits.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
     this.#closeIfEmpty(link);
@@ -270,7 +270,7 @@ export class World {
     // Processes with the number of a rank that has joined.
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
-      const message = "another process has joined with this rank; RANK must differ on all ranks";
+      const message = "duplicate rank: another process has joined with it; each process needs a unique RANK";
       this.#branches.send(link, { kind: "refused", code: FAILURE_CODES.mismatch, message });
       this.#remove(link);
       link.channel.finish();

@@ -71,7 +71,7 @@ export class WorldTable {
   }
 
   /** Refuses what has not come together. */
-  refuse(refusal: RendezvousRefusal): void {
+  reject(refusal: RendezvousRefusal): void {
     for (const world of [...this.#gathering.values()]) world.rejectJoins(refusal);
   }
 

@@ -36,7 +36,7 @@ export class AgentStdin {
         hasHeader = true;
         const header = decodeHeader(text);
         if (header === undefined)
-          reject(new UsageError("--agent-stdin: expected a header; it is passed by --hosts alone"));
+          reject(new UsageError("--agent-stdin: expected a header; it is passed only by --hosts"));
         else resolve(header);
       }, MAX_HEADER_BYTES);
       let isOver = false;

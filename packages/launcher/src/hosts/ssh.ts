@@ -99,7 +99,7 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
   },
   {
     pattern: /Host key verification failed|HOST IDENTIFICATION HAS CHANGED/,
-    error: "its host key is not trusted",
+    error: "host key verification failed",
     remedy: (target) => `log in once interactively and verify the key: ssh ${target}`,
     exitCode: 2,
   },
@@ -130,7 +130,7 @@ export function startFailure(host: Host, exit: AgentExit, command: AgentCommand)
   const [program = "ssh"] = command.ssh;
   if (exit.spawnError !== undefined && !isLocal(host))
     return {
-      message: `host ${name}: ${program} cannot be started (${exit.spawnError}); install OpenSSH's client, or pass another by --ssh`,
+      message: `host ${name}: ${program} cannot be started (${exit.spawnError}); install OpenSSH's client, or pass a different command with --ssh`,
       exitCode: 2,
     };
   const cause = FAILURE_PATTERNS.find(({ pattern }) => exit.stderr.some((line) => pattern.test(line)));

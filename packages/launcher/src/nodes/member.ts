@@ -101,7 +101,7 @@ export class MemberCoordinator implements Coordinator {
     if (this.#lostNode !== undefined) throw new RendezvousError(lostText(this.#lostNode));
     this.#isStarting = false;
     // Once the ranks are there.
-    for (const stop of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stop));
+    for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
     const place = {
       firstRank,
       groupRank,

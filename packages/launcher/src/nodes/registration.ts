@@ -27,28 +27,30 @@ export function findMismatch(
   other: Registration,
 ): { readonly message: string; readonly isOtherJob: boolean } | undefined {
   const [own, its] = [nodeName(root), nodeName(other)];
-  const refuse = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
+  const reject = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
-    return refuse(
-      `${its} has --rdzv-id ${other.job}, the job at this endpoint ${root.job}; pass the same, or another endpoint`,
+    return reject(
+      `--rdzv-id mismatch: ${its} has ${other.job}, the job at this endpoint ${root.job}; pass the same ID, or use a different endpoint`,
       true,
     );
   if (other.version !== root.version || other.launcher !== root.launcher)
-    return refuse(
-      `${its} has version ${other.launcher} of the launcher, ${own} ${root.launcher}; install one version on all nodes`,
+    return reject(
+      `launcher version mismatch: ${its} has ${other.launcher}, ${own} ${root.launcher}; install the same version on all nodes`,
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
-    return refuse(`${its} runs Node ${other.runtime}, ${own} Node ${root.runtime}; use one major version on all nodes`);
+    return reject(
+      `Node version mismatch: ${its} runs ${other.runtime}, ${own} ${root.runtime}; use the same major version on all nodes`,
+    );
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
-    return refuse(
-      `${its} has --nnodes ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
+    return reject(
+      `--nnodes mismatch: ${its} has ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
     );
   if (other.digest !== root.digest)
-    return refuse(
-      `${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}: the content of the entry and all arguments must agree`,
+    return reject(
+      `command mismatch: ${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
     );
   if (other.nodeRank >= root.maxNodes)
-    return refuse(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
+    return reject(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
   return undefined;
 }
 

@@ -297,7 +297,7 @@ export class RootCoordinator implements Coordinator {
 
   /** Undefined when the node was refused. */
   #register(peer: Peer, registration: Registration, address: string): MemberNode | undefined {
-    const refuse = (code: number, message: string): undefined => {
+    const reject = (code: number, message: string): undefined => {
       peer.send({ kind: "refused", world: 0, code, message });
       peer.finish();
       if (this.#refusals.has(message) || this.#refusals.size >= MAX_REFUSALS) return;
@@ -312,17 +312,17 @@ export class RootCoordinator implements Coordinator {
     const duplicate =
       other === undefined
         ? undefined
-        : `two launchers have --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); --node-rank must differ on all nodes`;
+        : `duplicate --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
     const message = wrong?.message ?? duplicate;
     if (message !== undefined && isFirst && wrong?.isOtherJob !== true) {
-      refuse(FAILURE_CODES.mismatch, message);
+      reject(FAILURE_CODES.mismatch, message);
       this.#fail(new UsageError(message), FAILURE_CODES.mismatch);
       return undefined;
     }
-    if (wrong !== undefined) return refuse(FAILURE_CODES.mismatch, wrong.message);
+    if (wrong !== undefined) return reject(FAILURE_CODES.mismatch, wrong.message);
     if (duplicate !== undefined) {
       const why = `the job runs attempt ${this.#attempt} with ${this.#members.size + 1} nodes already: ${duplicate}`;
-      return refuse(FAILURE_CODES.peerLost, why);
+      return reject(FAILURE_CODES.peerLost, why);
     }
     this.#joinedAt = Date.now();
     const member = {

@@ -47,7 +47,7 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(
       `this is the batch script of a job with ${count} nodes (${values.source("nnodes")}), and only the first of them: start the launcher on each, ` +
-        `${srunLine(argv, max)}; or pass --nnodes 1 to use this node alone`,
+        `${srunLine(argv, max)}; or pass --nnodes 1 to use only this node`,
     );
   if (values.flag("standalone") && values.source("standalone") !== "default")
     throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);

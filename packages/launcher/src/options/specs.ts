@@ -194,7 +194,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     default: "5s",
     helpText: "with MIN:MAX nodes: wait for more once MIN are there",
   },
-  { name: "bind-any", kind: "flag", helpText: "node 0 listens on all interfaces, not on the endpoint's address alone" },
+  { name: "bind-any", kind: "flag", helpText: "node 0 listens on all interfaces, not only on the endpoint's address" },
   { name: "master-addr", kind: "value", value: "HOST", isTorchElastic: true, helpText: "as --rdzv-endpoint" },
   {
     name: "master-port",

@@ -2,7 +2,7 @@ import type { LaunchEvent, LineEvent } from "../job.ts";
 import { failureText, lostNodeText } from "../report/failure-text.ts";
 import type { OutputSink } from "./sink.ts";
 
-/** How a terminal, or what stands in for it, is written. */
+/** Writes to a terminal, or to a stream in its place. */
 export interface TextStyle {
   readonly shownRanks: ReadonlySet<number>;
   /** `{rank}`, `{host}`, `{attempt}`, `{stream}` are filled in. */

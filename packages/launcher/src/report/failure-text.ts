@@ -56,7 +56,7 @@ function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
   );
   return [
     ...(stopped.length === 0 ? [] : [`${ranks} stopped by launcher`]),
-    ...(secondary.length === 0 ? [] : [`${secondary.length} secondary (${reasons.join("; ")})`]),
+    ...(secondary.length === 0 ? [] : [`${secondary.length} also failed (${reasons.join("; ")})`]),
   ];
 }
 

@@ -168,7 +168,7 @@ export class Store implements AsyncDisposable {
     )
       throw new StoreError(
         "LIMIT",
-        `store: a ${String(header.op)} of ${frame.length} bytes; at most ${STORE_LIMITS.value}`,
+        `store: ${String(header.op)} request of ${frame.length} bytes exceeds the limit of ${STORE_LIMITS.value}`,
       );
     if (this.#pending.size === 0) this.#socket.ref();
     const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));

@@ -115,7 +115,10 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: StoreReque
   const key = textField(header, "key");
   const cut = header.expected === null ? 0 : integerField(header, "expected");
   if (cut < 0 || cut > payload.length)
-    throw new StoreError("REQUEST", `store: cas "${key}": expected has ${cut} of ${payload.length} payload bytes`);
+    throw new StoreError(
+      "REQUEST",
+      `store: compare-and-set "${key}": length of "expected" is ${cut}, but the payload has ${payload.length} bytes`,
+    );
   const expected = header.expected === null ? undefined : payload.subarray(0, cut);
   const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(cut));
   reply({ swapped, found: current !== undefined }, current);

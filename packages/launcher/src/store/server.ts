@@ -134,7 +134,7 @@ export class StoreServer implements AsyncDisposable {
     if (hello.version !== PROTOCOL_VERSION)
       throw mismatchError("protocol version", String(PROTOCOL_VERSION), hello.version, "use one version of Mosaic");
     if (hello.run !== this.#runId)
-      throw mismatchError("run", this.#runId, hello.run, "read MOSAIC_RUN_ID and MOSAIC_STORE");
+      throw mismatchError("run", this.#runId, hello.run, "check MOSAIC_RUN_ID and MOSAIC_STORE");
     if (hello.attempt !== this.#attempt)
       throw mismatchError(
         "attempt",

@@ -18,9 +18,9 @@ export class StoreTable {
     const before = this.#values.get(key);
     const total = this.#totalBytes + value.length - (before?.length ?? 0);
     if (value.length > STORE_LIMITS.value)
-      throw limitError(`a value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
+      throw limitError(`value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
     if (total > STORE_LIMITS.total)
-      throw limitError(`${total} bytes in all`, `${STORE_LIMITS.total}; delete keys that are no longer used`);
+      throw limitError(`total of ${total} bytes`, `${STORE_LIMITS.total}; delete keys that are no longer used`);
     if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
       throw limitError(
         `key number ${STORE_LIMITS.keys + 1}`,
@@ -94,9 +94,10 @@ export class StoreTable {
 function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
   if (bytes === 0) throw createRequestError("a key must not be empty");
-  if (bytes > STORE_LIMITS.key) throw limitError(`a key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
+  if (bytes > STORE_LIMITS.key) throw limitError(`key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
   return key;
 }
 
 const createRequestError = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
-const limitError = (what: string, max: string): StoreError => new StoreError("LIMIT", `store: ${what}; at most ${max}`);
+const limitError = (what: string, max: string): StoreError =>
+  new StoreError("LIMIT", `store: ${what} exceeds the limit of ${max}`);

@@ -72,7 +72,7 @@ export async function servePrometheus(port: number, text: () => string): Promise
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const reason = code === "EADDRINUSE" ? `the port is in use by ${portOwner(port) ?? "another process"}` : message;
-    throw new RendezvousError(`--prometheus ${port}: ${reason}; choose another`);
+    throw new RendezvousError(`--prometheus ${port}: ${reason}; choose a different port`);
   }
   return (server.address() as AddressInfo).port;
 }

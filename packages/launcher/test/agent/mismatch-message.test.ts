@@ -19,6 +19,6 @@ test("prefers one whose descriptions differ to one after a call that is not kept
 
 test("has words for logs without a call in common", () => {
   expect(mismatchMessage(0, log([1, 1, "x"]), 1, log([9, 2, "y"]))).toBe(
-    `rank 0 is at an earlier collective, rank 1 at another one${rule}`,
+    `ranks 0 and 1 diverged at a collective that is no longer in the call log${rule}`,
   );
 });

@@ -55,9 +55,9 @@ describe("TLS with a pre-shared key", () => {
     expect(error).toBeInstanceOf(HandshakeError);
     expect(error).toMatchObject({
       reason: "secret",
-      message: expect.stringMatching(/it has another secret; MOSAIC_TOKEN/),
+      message: expect.stringMatching(/the shared secrets do not match; set the same MOSAIC_TOKEN/),
     });
-    expect(refused).toEqual(["127.0.0.1 it has another secret"]);
+    expect(refused).toEqual(["127.0.0.1 the shared secrets do not match"]);
     for (const text of [String((error as Error).stack), ...refused])
       for (const hidden of [secret, other]) expect(text).not.toContain(hidden);
   });
@@ -125,7 +125,7 @@ describe("TLS with a pre-shared key", () => {
     rank.write(encode({ kind: "hello", ...identity }));
     const world = { world: 0, name: "w", attempt: 0, size: 2, timeoutMs: 9000, remainingMs: 9000, hosts: [] };
     rank.write(encode({ kind: "join", ...world, members: [{ rank: 0, pid: 1, host: 0 }] }));
-    expect(String((await once(rank, "data"))[0])).toMatch(/refused: it has another secret/);
+    expect(String((await once(rank, "data"))[0])).toMatch(/refused: the shared secrets do not match/);
     rank.destroy();
   });
 
@@ -141,7 +141,7 @@ describe("TLS with a pre-shared key", () => {
     const wrong = { address: store.address, token: createSecret(), runId: "r", attempt: 0 };
     await expect(connectStore(wrong)).rejects.toMatchObject({
       code: "AUTH",
-      message: expect.stringMatching(/another secret/),
+      message: expect.stringMatching(/shared secrets do not match/),
     });
     await expect(connectStore({ ...wrong, token, runId: "x" })).rejects.toMatchObject({ code: "MISMATCH" });
   });

@@ -110,7 +110,7 @@ export interface ChunkRead extends BatchRun {
   readonly query: number;
 }
 
-/** What is wanted now, and what was before: ranks still have that. */
+/** The chunks to fetch now, and those fetched before, which ranks still hold. */
 interface ChunkRequests {
   readonly chosen: ChosenChunks;
   readonly before: readonly ChosenChunks[];

@@ -152,7 +152,7 @@ export function architectureOf(path: string, json: Json): Architecture {
       received: formatValue(type),
       remedy:
         type === "gemma3"
-          ? "of Gemma 3, folders of the text model alone are supported"
+          ? "of Gemma 3, only folders of the text model are supported"
           : "such a model is not supported",
     });
   }
@@ -161,7 +161,7 @@ export function architectureOf(path: string, json: Json): Architecture {
       where: `${path}: use_bidirectional_attention`,
       expected: "a causal model",
       received: formatValue(json.use_bidirectional_attention),
-      remedy: "encoders are not supported",
+      remedy: "pass a decoder: encoders are not supported",
     });
   }
   return found;

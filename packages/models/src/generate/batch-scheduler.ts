@@ -102,7 +102,7 @@ export class BatchScheduler implements Disposable {
         where,
         expected: `a text of at most ${this.maxTokens} tokens, for which there is memory`,
         received: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
-        remedy: "shorten the text, or make the scheduler with a larger maxTokens",
+        remedy: "shorten the text, or create the scheduler with a larger maxTokens",
       });
     }
     const { prompt: _, messages: __, ...others } = options;
@@ -213,11 +213,11 @@ export class BatchScheduler implements Disposable {
   #assertRankZero(where: string): void {
     const { rank } = this.#model.ctx;
     if (rank === 0) return;
-    const remedy = "let the other ranks call run() alone";
+    const remedy = "call it on rank 0 only; the other ranks call only run()";
     throw new OptionError({ where, expected: "a call on rank 0", received: `one on rank ${rank}`, remedy });
   }
 
-  /** Gives the memory back in stream order. Twice is fine. */
+  /** Gives the memory back in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -83,7 +83,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
       where: `${where}: cache`,
       expected: `memory for ${prompt.length + maxNewTokens} tokens`,
       received: `${cache.freeTokens} free`,
-      remedy: "make it with a larger maxTokens, or wait for other generations to end",
+      remedy: "create it with a larger maxTokens, or wait for other generations to end",
     });
   }
   return {

@@ -118,8 +118,8 @@ export class GenerationBatch implements Disposable {
       throw new OutOfMemoryError({
         where: "GenerationBatch.add",
         expected: `room for a text of ${tokens} tokens`,
-        received: `${this.size} of ${this.maxSequences} texts, ${this.#freeBlocks * this.#cache.blockSize} of ${this.maxTokens} tokens free`,
-        remedy: "wait until other texts end, or make the batch with a larger maxTokens or maxSequences",
+        received: `${this.size} of ${this.maxSequences} sequences in use, ${this.#freeBlocks * this.#cache.blockSize} of ${this.maxTokens} cache tokens free`,
+        remedy: "wait until other sequences end, or create the batch with a larger maxTokens or maxSequences",
       });
     }
     const id = this.#nextId++;
@@ -229,7 +229,7 @@ export class GenerationBatch implements Disposable {
     });
   }
 
-  /** Gives the memory back in stream order. Twice is fine. */
+  /** Gives the memory back in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

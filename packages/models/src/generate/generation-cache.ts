@@ -187,7 +187,7 @@ export class GenerationSequence implements Disposable {
     return Math.min(...this.parts.map(({ length }) => length));
   }
 
-  /** Gives its memory back. Twice is fine. */
+  /** Gives its memory back. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -65,7 +65,7 @@ function nanError(token: number): MosaicError {
     where: "generate",
     expected: "logits that are numbers",
     received: `NaN for token ${token}`,
-    remedy: "the model's weights, or its dtype, do not fit: float16 overflows in some models, bfloat16 does not",
+    remedy: "check the weights, or use bfloat16: float16 overflows in some models",
   });
 }
 

@@ -1,7 +1,7 @@
 import { formatValue, OptionError, OutOfMemoryError } from "@mosaic/core";
 import type { BlockPool } from "./block-pool.ts";
 
-/** What all sequences of a cache have in common. */
+/** State shared by all sequences of a cache. */
 export interface CacheBlocks {
   readonly pool: BlockPool;
   readonly blockSize: number;
@@ -63,7 +63,7 @@ export class BlockTable {
     return Math.max(0, blocks - this.#blocks.length);
   }
 
-  /** The block that the next token of a layer shall be written to, if other sequences use it, too. */
+  /** The block to which the next token of a layer is written, if other sequences share it. */
   sharedBlock(layer: number, count: number): number | undefined {
     const { blockSize, pool } = this.cache;
     const length = this.#lengths[layer]!;
@@ -72,7 +72,7 @@ export class BlockTable {
     return pool.references(block) > 1 ? block : undefined;
   }
 
-  /** Gives this sequence a block of its own for its next token, a copy of the shared one. */
+  /** Copy-on-write: replaces a shared block by a private copy before the next token is written. */
   copySharedBlock(layer: number, count: number): void {
     const shared = this.sharedBlock(layer, count);
     if (shared === undefined) return;
@@ -84,7 +84,7 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** Room for `count` tokens more in a layer, which it then holds. */
+  /** Allocates `count` more tokens in a layer. */
   extend(layer: number, count: number): void {
     for (let missing = this.missing(layer, count); missing > 0; missing--) this.#allocate();
     this.#lengths[layer]! += count;
@@ -101,7 +101,7 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** Gives back the blocks that no later token sees. */
+  /** Releases the blocks that no later token sees. */
   dropInvisible(): void {
     const { slidingWindow, blockSize, pool } = this.cache;
     if (slidingWindow === undefined) return;
@@ -132,7 +132,7 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** Takes the last tokens of one layer back, for a call that failed, with the blocks that no layer has tokens in. */
+  /** Removes the last tokens of one layer after a failed call, and releases blocks in which no layer has tokens. */
   retract(layer: number, length: number): void {
     this.#lengths[layer] = length;
     const used = Math.ceil(Math.max(...this.#lengths) / this.cache.blockSize);
@@ -183,7 +183,7 @@ export class BlockTable {
 }
 
 /**
- * Room for `counts[i]` tokens more of sequence i in a layer, or none at all.
+ * Allocates `counts[i]` more tokens of sequence i in a layer, for all sequences or none.
  *
  * @throws OutOfMemoryError before anything has changed.
  */
@@ -207,7 +207,7 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
   tables.forEach((table, i) => table.extend(layer, counts[i]!));
 }
 
-/** A block that several of the batch share is left to the last of them if no other sequence has it. */
+/** A block shared only within the batch is copied for all sequences but the last, which keeps it. */
 function copiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
   const { pool } = tables[0]!.cache;
   const writers = new Map<number, number>();

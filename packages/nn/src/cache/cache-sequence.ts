@@ -63,7 +63,7 @@ export class CacheSequence implements Disposable {
     table.truncate(length);
   }
 
-  /** Gives back the blocks that no other sequence uses. Twice is fine. */
+  /** Gives back the blocks that no other sequence uses. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -114,7 +114,7 @@ export class KvCache implements Disposable {
     return this.#memory.pool.free * this.blockSize;
   }
 
-  /** A sequence without tokens. Yours to dispose, which gives its blocks back. */
+  /** A sequence without tokens. The caller disposes it, which releases its blocks. */
   createSequence(): CacheSequence {
     this.#assertOpen("KvCache.createSequence");
     return new CacheSequence(new BlockTable(this.#memory));
@@ -144,7 +144,7 @@ export class KvCache implements Disposable {
       where,
       expected: "each sequence once",
       received: "one of them twice",
-      remedy: "fork() it",
+      remedy: "call fork() on it",
     });
   }
 
@@ -153,7 +153,7 @@ export class KvCache implements Disposable {
     throw new DisposedError({ where, expected: "a cache that is not disposed", received: "a disposed KvCache" });
   }
 
-  /** Gives the memory back in stream order. Its sequences are of no more use. Twice is fine. */
+  /** Gives the memory back in stream order. Its sequences are of no more use. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

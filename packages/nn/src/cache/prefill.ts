@@ -86,7 +86,7 @@ function checkShards(
       where,
       expected: `new tokens that are cut along the cache's axis, ${axis ?? "null"}`,
       received: `cut along [${layout.axes.join(", ")}]`,
-      remedy: "give the cache the axis of the module's backend, or pass whole tokens without `sharded`",
+      remedy: "create the cache with the axis of the module's backend, or pass whole tokens without `sharded`",
     });
   }
   const rows = spansLength(layout.spans(ctx.mesh.coordinate));
@@ -102,7 +102,7 @@ function checkShards(
 }
 
 /** Rows of a rank's shard whose tokens are in one block: at positions position, position + step, … */
-interface Piece {
+interface BlockRows {
   readonly row: number;
   readonly position: number;
   readonly length: number;
@@ -111,9 +111,9 @@ interface Piece {
 }
 
 /** A shard, cut where blocks end. */
-function piecesOf(spans: readonly Span[], start: number, table: BlockTable): Piece[] {
+function piecesOf(spans: readonly Span[], start: number, table: BlockTable): BlockRows[] {
   const { blockSize } = table.cache;
-  const found: Piece[] = [];
+  const found: BlockRows[] = [];
   let row = 0;
   for (const span of spans) {
     for (let i = 0; i < span.length; ) {
@@ -140,7 +140,7 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
   const { ctx, group, axis, rank } = memory;
   const ranks = Array.from({ length: group!.size }, (_, i) => i);
   const pieces = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
-  const write = (source: { k: Tensor; v: Tensor }, piece: Piece): void => {
+  const write = (source: { k: Tensor; v: Tensor }, piece: BlockRows): void => {
     const { position, length, step, row } = piece;
     const first = table.rowOf(position);
     for (const name of ["k", "v"] as const) {
@@ -169,14 +169,14 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
 }
 
 /** Which rows of each rank's shard every rank owns. */
-function castPlan(pieces: readonly (readonly Piece[])[]): GroupCastPlan {
+function castPlan(pieces: readonly (readonly BlockRows[])[]): GroupCastPlan {
   const ranges = pieces.map((own, sender) =>
     pieces.map((_, receiver) => (receiver === sender ? [] : rangesOf(own, receiver))),
   );
   return { size: pieces.length, ranges: (sender, receiver) => ranges[sender]![receiver]! };
 }
 
-function rangesOf(pieces: readonly Piece[], owner: number): RowRange[] {
+function rangesOf(pieces: readonly BlockRows[], owner: number): RowRange[] {
   const found: RowRange[] = [];
   for (const { row, length, owner: own } of pieces) {
     if (own !== owner) continue;

@@ -237,7 +237,7 @@ export class DataLoader {
         where: "DataLoader.load",
         expected: shown(rest) || `an epoch, and an index of at most ${this.batchesPerEpoch} batches`,
         received: shown(given) || `epoch ${String(given.epoch)}, index ${String(given.index)}`,
-        remedy: "make the loader with the tokens and options of the one that was saved",
+        remedy: "create the loader with the tokens and options of the one that was saved",
       });
     }
     this.#epoch = given.epoch!;

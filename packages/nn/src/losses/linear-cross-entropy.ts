@@ -238,7 +238,7 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
       where,
       expected: "x [..,E], weight [C,E], bias [C] and targets [..]",
       received: shapes.join(", "),
-      remedy: "pass what the output projection would be given, and one class index per row",
+      remedy: "pass the input of the output projection, and one class index per row",
     });
   }
   for (const each of [weight, ...(bias ? [bias] : [])]) {

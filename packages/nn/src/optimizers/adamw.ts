@@ -116,7 +116,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     };
   }
 
-  /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Twice is fine. */
+  /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Idempotent. */
   eval(): this {
     if (this.#savedParameters) return this;
     this.#savedParameters = this.slots.map(({ parameter, master, first }) => {
@@ -136,7 +136,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     return this;
   }
 
-  /** Puts y back, so that training goes on as if nothing had been measured. Twice is fine. */
+  /** Puts y back, so that training goes on as if nothing had been measured. Idempotent. */
   train(): this {
     if (!this.#savedParameters) return this;
     for (const [i, y] of this.#savedParameters.entries()) {

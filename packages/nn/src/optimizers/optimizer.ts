@@ -292,7 +292,7 @@ function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot,
   if (parameter === (shardOf(source)?.tensor ?? source)) return;
   throw new OptionError({
     where,
-    expected: "parameters that are sharded as when the optimizer was made",
+    expected: "parameters sharded as they were when the optimizer was created",
     received: "a model that was sharded later",
     remedy: "call fullyShard(ctx, model) before new AdamW(model)",
   });

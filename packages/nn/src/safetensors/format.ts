@@ -63,7 +63,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
         where: path,
         expected: `tensor "${name}" to begin at byte ${covered}, where the one before it ends`,
         received: String(begin),
-        remedy: "the file is corrupt; nothing was loaded",
+        remedy: "restore the file from a copy; nothing was loaded",
       });
     }
     covered = end;
@@ -73,8 +73,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
     where: path,
     expected: `${covered} bytes of tensors`,
     received: String(dataBytes),
-    remedy:
-      dataBytes < covered ? "the file is truncated; nothing was loaded" : "the file is corrupt; nothing was loaded",
+    remedy: "restore the file from a copy; nothing was loaded",
   });
 }
 
@@ -88,7 +87,7 @@ function parseFields(path: string, text: string): Map<string, unknown> {
         where: path,
         expected: "a safetensors header in JSON",
         received: (cause as Error).message,
-        remedy: "the file is corrupt, or not in safetensors format; nothing was loaded",
+        remedy: "pass a file in safetensors format, or restore it from a copy; nothing was loaded",
       },
       { cause },
     );
@@ -121,7 +120,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
       where: `${path}, tensor "${name}"`,
       expected: "dtype, shape and data_offsets [begin, end]",
       received: JSON.stringify(field)?.slice(0, 120) ?? "nothing",
-      remedy: "the file is corrupt; nothing was loaded",
+      remedy: "restore the file from a copy; nothing was loaded",
     });
   }
   const each = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
@@ -139,7 +138,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
     where: `${path}, tensor "${name}"`,
     expected: `${bytes} bytes for ${dtype} [${shape.join(",")}]`,
     received: String(end - begin),
-    remedy: "the file is corrupt; nothing was loaded",
+    remedy: "restore the file from a copy; nothing was loaded",
   });
 }
 

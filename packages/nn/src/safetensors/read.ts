@@ -172,7 +172,7 @@ async function headerLength(path: string, file: ReadableFile, size: number): Pro
     where: path,
     expected: "a safetensors file: an 8-byte header length, then a header that ends within the file",
     received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size}`,
-    remedy: "the file is truncated, or not in safetensors format; nothing was loaded",
+    remedy: "pass a file in safetensors format, or restore it from a copy; nothing was loaded",
   });
 }
 
@@ -181,7 +181,7 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch (cause) {
     throw new FileError(
-      { where: path, expected: "a header in UTF-8", remedy: "the file is corrupt: restore it from a copy" },
+      { where: path, expected: "a header in UTF-8", remedy: "restore the file from a copy" },
       { cause },
     );
   }
@@ -206,7 +206,7 @@ export async function readInto(
         where: "readSafetensors",
         expected: `a file of at least ${begin + bytes.length} bytes`,
         received: `${begin + done} bytes`,
-        remedy: "the file was truncated while it was read; nothing was loaded",
+        remedy: "let no program write the file while it is read; nothing was loaded",
       });
     done += bytesRead;
   }

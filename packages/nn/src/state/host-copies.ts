@@ -243,7 +243,7 @@ async function stageMessages(
     where,
     expected: `a copy with SHA-256 ${digest}`,
     received,
-    remedy: "the file of the sending host has changed meanwhile, or its disk is faulty; load again",
+    remedy: "load again: the file of the sending host has changed meanwhile, or its disk is faulty",
   });
 }
 
@@ -267,7 +267,7 @@ export async function publishOnHosts(
       {
         where,
         expected: "equal parameters and optimizer states on all hosts",
-        remedy: "ranks have diverged: call reduceGradients before each step, and build the model alike on all ranks",
+        remedy: "call reduceGradients before each step, and construct the same model on all ranks",
       },
     );
     await runOnAllRanks(ctx, where, async () => {

@@ -47,7 +47,7 @@ function parseHsl(color: string): Rgb {
   return [part(0), part(8), part(4)];
 }
 
-/** What stands for a group of events. */
+/** The color and name of a group of events. */
 export interface Style {
   readonly name: string;
   readonly fill: string;

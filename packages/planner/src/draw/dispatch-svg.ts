@@ -277,7 +277,7 @@ function describeUnits(
   const unit = bytesPerRow === undefined ? "" : ` A row of k and v is ${formatBytes(bytesPerRow)}.`;
   return [
     `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: the visible pairs of a rank over the mean of all.`,
-    `Received and sent: rows of k and v that a rank requires of another, each once, in the forward pass.${unit}`,
+    `Received and sent: rows of k and v that a rank requires from other ranks, each once, in the forward pass.${unit}`,
   ];
 }
 

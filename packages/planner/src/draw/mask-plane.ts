@@ -73,7 +73,7 @@ function checkShapeCount(where: string, count: number): void {
   if (count <= MAX_SHAPES) return;
   throw new OptionError({
     where,
-    expected: `at most ${formatCount(MAX_SHAPES)} pieces`,
+    expected: `at most ${formatCount(MAX_SHAPES)} shapes`,
     received: formatCount(count),
     remedy: "draw fewer queries, or a placement of longer spans",
   });

@@ -4,7 +4,7 @@ import { busySeconds } from "./intervals.ts";
 /** How a run's time was spent: shares of all ranks' time until the last one ended. They sum to 1. */
 export interface TimeBreakdown {
   readonly computing: number;
-  /** Nothing to compute while one's own transfers were under way: communication that compute does not hide. */
+  /** Exposed communication: the rank computes nothing while its transfers are in flight. */
   readonly waiting: number;
   /** Nothing at all: not begun, waiting for a peer that is not ready, or ended before the others. */
   readonly idle: number;

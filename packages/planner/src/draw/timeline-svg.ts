@@ -208,7 +208,7 @@ function aggregateUtilization(
     const base = Float64Array.from(floor);
     for (let bin = 0; bin < NUM_BINS; bin++) floor[bin] = Math.min(1, base[bin]! + share[bin]!);
     const mean = share.reduce((sum, each) => sum + each, 0) / NUM_BINS;
-    return tooltip(`${style.name}: ${formatPercent(mean)} on the mean`, drawArea(base, floor, { style, scale, top }));
+    return tooltip(`${style.name}: ${formatPercent(mean)} on average`, drawArea(base, floor, { style, scale, top }));
   });
   const faint = `font-size="12" fill="${theme.faint}"`;
   const { computing } = timeBreakdown(timeline);

@@ -214,7 +214,7 @@ export class ComputeReplay {
     if (sumNumber(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
     if (isFill(entry.value) || hasRows(entry, expected)) return undefined;
-    return `${name} has other rows than ${formatPositions(expected.positions.spans)}`;
+    return `${name} does not hold rows ${formatPositions(expected.positions.spans)}`;
   }
 
   /** out and lse must have seen the same keys. */
@@ -230,7 +230,7 @@ export class ComputeReplay {
       }
       if (same) return;
     }
-    this.#operands.reportViolation("data", `${this.#operands.text}: out and lse have seen different keys`);
+    this.#operands.reportViolation("data", `${this.#operands.text}: out and lse were computed over different keys`);
   }
 
   /** lse must be that of all keys, and delta belong to it. */

@@ -81,7 +81,10 @@ export class AttentionOperands implements Tile {
     this.keys = keys;
     const headsPerKvHead = this.#countHeadsPerKvHead(views);
     if (headsPerKvHead === 0) {
-      this.reportViolation("data", `${this.text}: the query heads do not belong to the key heads`);
+      this.reportViolation(
+        "data",
+        `${this.text}: the number of query heads is not a multiple of the number of KV heads`,
+      );
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;

@@ -42,12 +42,13 @@ export function checkRank(recorded: RecordedRank, classProof: RepresentativesPro
   const comparison = { record, translations: quotient.classes, pairs: undefined };
   const where = `rank ${rank}`;
   const whose = `rank ${representative.tape.rank}, the representative of its class`;
-  if (!isEquivalent(representative, recorded, comparison)) return `${where} calls other operations than ${whose}`;
+  if (!isEquivalent(representative, recorded, comparison))
+    return `${where}: the operations do not match those of ${whose}`;
   const memory = initialMemory(record, recorded, context.positions);
   const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativeExchange(classProof));
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
-  if (streams.difference) return `${where}, ${streams.difference}: it sends other rows than ${whose}`;
+  if (streams.difference) return `${where}, ${streams.difference}: the rows sent do not match those of ${whose}`;
   if (!replay.ended) return `${where} does not run to completion, as ${whose} does`;
   checkResults(context, recorded, memory);
   return undefined;

@@ -33,7 +33,7 @@ export function initialMemory(record: AttentionRecord, recorded: RecordedRank, t
   return memory;
 }
 
-/** What stands in the events of a kernel: how many views, and how many of them, the first ones, it mutates. */
+/** What the events of a kernel contain: how many views, and how many of them, the first ones, it mutates. */
 interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
   readonly first?: number;

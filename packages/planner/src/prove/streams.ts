@@ -193,7 +193,7 @@ export class ReplayStreams {
       this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
-      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} what ${this.describe(sending)} sends in another ${sending.op}`;
+      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} what ${this.describe(sending)} sends in a different ${sending.op}`;
       this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);

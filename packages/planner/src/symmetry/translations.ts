@@ -62,9 +62,9 @@ export class Translations {
   apply(translation: number, rank: number): number {
     let moved = rank;
     for (const { stride, length } of this.#translatedDigits) {
-      const by = Math.floor(translation / stride) % length;
+      const shift = Math.floor(translation / stride) % length;
       const value = Math.floor(rank / stride) % length;
-      moved += (value + by < length ? by : by - length) * stride;
+      moved += (value + shift < length ? shift : shift - length) * stride;
     }
     return moved;
   }
@@ -73,8 +73,8 @@ export class Translations {
   inverse(translation: number): number {
     let back = 0;
     for (const { stride, length } of this.#translatedDigits) {
-      const by = Math.floor(translation / stride) % length;
-      if (by > 0) back += (length - by) * stride;
+      const shift = Math.floor(translation / stride) % length;
+      if (shift > 0) back += (length - shift) * stride;
     }
     return back;
   }
@@ -97,13 +97,13 @@ export class Translations {
   /** All translations: where they take rank 0, from 0 on. */
   *all(): Generator<number, void, undefined> {
     const steps = this.#translatedDigits.map(({ stride, length, step }) => ({
-      by: step * stride,
+      shift: step * stride,
       count: length / step,
     }));
     for (let i = 0; i < this.order; i++) {
       let [rest, translation] = [i, 0];
-      for (const { by, count } of steps) {
-        translation += (rest % count) * by;
+      for (const { shift, count } of steps) {
+        translation += (rest % count) * shift;
         rest = Math.floor(rest / count);
       }
       yield translation;
@@ -166,9 +166,9 @@ export class GroupAction {
   apply(translation: number, number: number): number {
     let moved = number;
     for (const { rank, own, length } of this.#digits) {
-      const by = Math.floor(translation / rank) % length;
+      const shift = Math.floor(translation / rank) % length;
       const value = Math.floor(number / own) % length;
-      moved += (value + by < length ? by : by - length) * own;
+      moved += (value + shift < length ? shift : shift - length) * own;
     }
     return moved;
   }

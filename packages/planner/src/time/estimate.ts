@@ -101,10 +101,10 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
       busy = Math.max(busy, end);
     } else {
       const work = times.seconds(event, tape);
-      const beside = Math.min(work / rates.overlapped, Math.max(0, busy - pace.seconds));
-      const took = beside + (work - beside * rates.overlapped) / rates.exclusive;
-      pace.compute += took;
-      pace.seconds += took;
+      const overlappedSeconds = Math.min(work / rates.overlapped, Math.max(0, busy - pace.seconds));
+      const elapsed = overlappedSeconds + (work - overlappedSeconds * rates.overlapped) / rates.exclusive;
+      pace.compute += elapsed;
+      pace.seconds += elapsed;
     }
   }
   return pace;

@@ -42,12 +42,12 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
     for (let round = 0; round < rounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-      const inStep = await step?.run();
-      const inExchanges = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
+      const stepTimes = await step?.run();
+      const exchangeEnqueueNs = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-      if (!inStep) continue;
-      const enqueue = (inStep.enqueue + inExchanges[0]!) / 1e3 / (operations + 2 * exchanges);
-      samples.push({ enqueue, stepOverhead: Math.max(0, inStep.outside) / 1e3 });
+      if (!stepTimes) continue;
+      const enqueue = (stepTimes.enqueue + exchangeEnqueueNs[0]!) / 1e3 / (operations + 2 * exchanges);
+      samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.outside) / 1e3 });
     }
   } finally {
     for (const each of words.flat()) each.dispose();

@@ -279,6 +279,6 @@ export function simulationError(reason: string): MosaicError {
     where: "simulate",
     expected: "a record without deadlocks and mismatched sends",
     received: reason,
-    remedy: "prove(record) lists them",
+    remedy: "call prove(record) to list them",
   });
 }

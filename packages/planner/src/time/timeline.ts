@@ -9,13 +9,13 @@ export interface RankTrace {
   readonly events: readonly TraceEvent[];
   /** What its device had allocated, from time to time, on the clock of the events. */
   readonly memory?: readonly MemorySample[];
-  /** How the rank's clock differs, as `clockOffset` measured it. Default: not at all, as on one host. */
+  /** Clock offset of the rank, as measured by `clockOffset`. Default: 0, as on one host. */
   readonly clock?: ClockOffset;
 }
 
 /**
- * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. Ranks of several hosts have clocks
- * of their own: with `clock` of each they are aligned, within `clockError`.
+ * A measured timeline, in the form of a predicted one. Time begins with the first event of any rank. Clocks of
+ * different hosts are aligned by the `clock` of each rank, within `clockError`.
  *
  * @example
  * ```ts
@@ -81,7 +81,7 @@ export interface MemorySample {
   readonly bytes: number;
 }
 
-/** What one rank did when. */
+/** The events of one rank. */
 export interface RankTimeline {
   readonly rank: number;
   readonly at: Coordinate;
@@ -90,7 +90,7 @@ export interface RankTimeline {
   readonly memory?: readonly MemorySample[];
 }
 
-/** What the ranks did when. A predicted one and a measured one have the same form, so that they can be drawn side by side. */
+/** The events of all ranks. Predicted and measured timelines have the same form, so that they can be drawn side by side. */
 export interface Timeline {
   /** When the last rank ended. */
   readonly seconds: number;

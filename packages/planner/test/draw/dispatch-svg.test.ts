@@ -202,6 +202,6 @@ test("refusals state what is wrong", () => {
   expect(refused({ after: { queries: "zigzag" } })).toThrow(/drawDispatch: after: expected a placement/);
   expect(refused({ bytesPerRow: 0 })).toThrow(/drawDispatch: bytesPerRow: expected a number > 0/);
   const other = dispatch({ mask: masks.causal(), length: 8, ranks: 4 });
-  expect(refused({ after: other })).toThrow(/dispatch: spans: expected a shard of 4, of 8 positions/);
-  expect(refused({ queries: 2 ** 18, before: "striped" })).toThrow(/at most 200,000 pieces, received 262,144/);
+  expect(refused({ after: other })).toThrow(/dispatch: spans: expected a shard index below 4, 4 shards and length 8/);
+  expect(refused({ queries: 2 ** 18, before: "striped" })).toThrow(/at most 200,000 shapes, received 262,144/);
 });

@@ -98,6 +98,6 @@ test("refusals state what is wrong", () => {
     /documents\(1, full\): expected a sequence of 3/,
   );
   expect(() => drawMask(mask, { queries: 2 ** 20, placement: "striped", shards: 2 })).toThrow(
-    /drawMask: expected at most 200,000 pieces, received 1,048,576; draw fewer queries/,
+    /drawMask: expected at most 200,000 shapes, received 1,048,576; draw fewer queries/,
   );
 });

@@ -66,7 +66,7 @@ class ArgumentReader {
     view.rank = 0;
   }
 
-  /// One of rank 3 stands for rows and gets a last axis of length 1.
+  /// A tensor of rank 3 holds values per row and gets a last axis of length 1.
   void read(TensorView& view) {
     View strided;
     read(strided);

@@ -39,7 +39,7 @@ class CompletionQueue : public std::enable_shared_from_this<CompletionQueue> {
   napi_env env_;
   napi_ref callback_ = nullptr;
   napi_threadsafe_function signal_ = nullptr;
-  int expected_ = 0;  // of the JavaScript thread
+  int pending_ = 0;  // JavaScript thread only; above 0 the event loop stays alive
   std::mutex mutex_;
   std::vector<Completion> completions_;  // under mutex_
   bool open_ = true;             // under mutex_
@@ -54,7 +54,7 @@ inline CompletionQueue::CompletionQueue(napi_env env, napi_value callback) : env
 }
 
 inline void CompletionQueue::expect() {
-  if (expected_++ == 0) napi_ref_threadsafe_function(env_, signal_);
+  if (pending_++ == 0) napi_ref_threadsafe_function(env_, signal_);
 }
 
 inline void CompletionQueue::complete(double id, const MosaicFailure* failure) {
@@ -84,7 +84,7 @@ inline void CompletionQueue::deliver() {
     napi_create_int32(env_, each.code, &arguments[1]);
     napi_create_string_utf8(env_, each.message.data(), each.message.size(), &arguments[2]);
     napi_call_function(env_, receiver, callback, 3, arguments, nullptr);
-    if (--expected_ == 0) napi_unref_threadsafe_function(env_, signal_);
+    if (--pending_ == 0) napi_unref_threadsafe_function(env_, signal_);
   }
 }
 

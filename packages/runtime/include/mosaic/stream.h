@@ -1,7 +1,7 @@
 /* The ABI of a CPU stream: what `Stream.handle` points to on a device of type "cpu".
  *
  * Collectives order their work against compute through it, whichever package made the stream. A device whose streams
- * are its own has a port instead (device_port.h). Plain C, so that any compiler and any allocator may stand on either
+ * are its own has a port instead (device_port.h). Plain C, so that any compiler and any allocator may be used on either
  * side.
  */
 #ifndef MOSAIC_STREAM_H

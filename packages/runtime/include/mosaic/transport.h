@@ -9,7 +9,7 @@
  *   by events. Operands lie in device memory.
  *
  * A table and its strings live until it is freed. Functions are called on the engine's communication thread
- * unless they state otherwise, and must not block unless they state so. Plain C, so that any compiler may stand on
+ * unless they state otherwise, and must not block unless they state so. Plain C, so that any compiler may be used on
  * either side; an `int` result is 0 on success, otherwise `failure` is filled in.
  */
 #ifndef MOSAIC_TRANSPORT_H
@@ -33,7 +33,7 @@ enum MosaicOrdering { MOSAIC_ORDER_HOST = 1, MOSAIC_ORDER_STREAM = 2 };
 typedef struct MosaicSignature {
   uint32_t magic; /* changes with the layout */
   uint8_t op;     /* mosaic::OpKind */
-  uint8_t dtype;  /* mosaic::DType; one more stands for none */
+  uint8_t dtype;  /* mosaic::DType; one more means none */
   uint8_t reduce; /* mosaic::ReduceOp */
   uint8_t axes;
   uint64_t group;

@@ -1,4 +1,4 @@
-// A collective as JavaScript posts it, and as ranks compare it.
+// The arguments and the signature of a collective.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct Payload {
   }
 };
 
-/// Some ranks of the world, as one of them sees them.
+/// A process group, as seen by one of its ranks.
 struct Group {
   uint64_t id = 0;
   std::string name;
@@ -70,7 +70,7 @@ struct CollectiveCall {
   uint8_t dtype = kNoDType;
   ReduceOp reduce = ReduceOp::Sum;
   uint32_t root = 0;
-  /// The caller gave the counts: ranks need not hold tensors of the same shape.
+  /// Counts given by the caller: ranks may hold tensors of different shapes.
   bool ragged = false;
   std::vector<uint64_t> shape;  // of the input
   uint8_t *out = nullptr, *in = nullptr;
@@ -85,7 +85,7 @@ struct CollectiveCall {
   static CollectiveCall read(const double* words, size_t length);
 };
 
-/// The group that a split makes of the ranks of one color: all of them derive the same id.
+/// The group that a split creates from the ranks of one color: all of them derive the same ID.
 uint64_t splitId(uint64_t parent, uint64_t index, int64_t color);
 /// The messages of a group from one world rank to another, those of one kind of operation.
 uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaxLoggedCalls = 32;
 constexpr uint64_t kReportInterval = 16;
-/// Values of the control plane are at most 64 KiB: a rank that took part in more series publishes some of them.
+/// Values of the control plane are at most 64 KiB: a rank with more sequences publishes some of them.
 constexpr uint64_t kMaxCounts = 4000;
 /// Of each group a rank that exits publishes so many calls, in so many bytes of text.
 constexpr size_t kPublishedCalls = 8, kMaxPublishedText = 400;
@@ -60,28 +60,28 @@ std::string CallLog::Description::text() const {
   return "call #" + std::to_string(number) + " (" + group + "): " + recorded;
 }
 
-CallLog::Series& CallLog::append(uint64_t id, const Group& group, uint64_t history,
+CallLog::CallSequence& CallLog::append(uint64_t id, const Group& group, uint64_t history,
                                  std::shared_ptr<const Description> description) {
-  Series& series = series_[id];
-  series.group = group.id;
-  if (series.index++ == 0) series.ancestors = group.ancestors;
-  series.history = history;
-  series.calls.push_back({series.index, history, std::move(description)});
-  if (series.calls.size() > kMaxLoggedCalls) series.calls.pop_front();
-  return series;
+  CallSequence& sequence = sequences_[id];
+  sequence.group = group.id;
+  if (sequence.index++ == 0) sequence.ancestors = group.ancestors;
+  sequence.history = history;
+  sequence.calls.push_back({sequence.index, history, std::move(description)});
+  if (sequence.calls.size() > kMaxLoggedCalls) sequence.calls.pop_front();
+  return sequence;
 }
 
 std::vector<CallReport> CallLog::append(Operation& op) {
   std::vector<CallReport> reports;
   const Group& group = *op.group;
-  const bool isGroupSeries = op.signature.index > 0;
-  if (!isGroupSeries && hasSignatures_) return reports;
+  const bool isGroupSequence = op.signature.index > 0;
+  if (!isGroupSequence && hasSignatures_) return reports;
   const auto description =
       std::make_shared<const Description>(Description{op.signature, group.name, op.prefix(), 0, ""});
-  if (isGroupSeries) {
-    Series& series = append(group.id, group, group.history, description);
-    op.calls.push_back({group.id, series.index, std::nullopt});
-    if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
+  if (isGroupSequence) {
+    CallSequence& sequence = append(group.id, group, group.history, description);
+    op.calls.push_back({group.id, sequence.index, std::nullopt});
+    if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLast(group.id, sequence, reports);
   }
   if (!hasSignatures_) appendMessages(op, description, reports);
   if (op.op() == OpKind::Barrier) reportAt(group, reports);
@@ -94,15 +94,15 @@ std::vector<CallReport> CallLog::append(const Group& group, std::string recorded
   description->number = group.recorded;
   description->group = group.name;
   description->recorded = truncated(std::move(recorded), kMaxRecordedText);
-  Series& series = append(group.id, group, group.history, std::move(description));
-  if (!hasSignatures_ && series.index % kReportInterval == 0) reportLast(group.id, series, reports);
+  CallSequence& sequence = append(group.id, group, group.history, std::move(description));
+  if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLast(group.id, sequence, reports);
   return reports;
 }
 
-void CallLog::reportLast(uint64_t id, Series& series, std::vector<CallReport>& reports) {
-  if (series.reported == series.index) return;
-  reports.push_back(series.report(id, series.calls.back()));
-  series.reported = series.index;
+void CallLog::reportLast(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
+  if (sequence.reported == sequence.index) return;
+  reports.push_back(sequence.report(id, sequence.calls.back()));
+  sequence.reported = sequence.index;
 }
 
 /// Ranks that meet at a barrier have called the same in all groups that were split from its group, too. With signatures
@@ -110,11 +110,11 @@ void CallLog::reportLast(uint64_t id, Series& series, std::vector<CallReport>& r
 void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
   // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
   for (const bool isGroupPass : {true, false}) {
-    for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() != isGroupPass) continue;
-      const auto& ancestors = series.ancestors;
+    for (auto& [id, sequence] : sequences_) {
+      if (sequence.isGroupSequence() != isGroupPass) continue;
+      const auto& ancestors = sequence.ancestors;
       const bool isDescendant = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
-      if (isDescendant || (series.group == barrier.id && !hasSignatures_)) reportLast(id, series, reports);
+      if (isDescendant || (sequence.group == barrier.id && !hasSignatures_)) reportLast(id, sequence, reports);
     }
   }
 }
@@ -135,15 +135,15 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
           Description{each.signature, group.name, operationDescription->prefix, 0, ""});
     };
     const auto description = isSendRecv ? messageDescription() : operationDescription;
-    Series& series = append(id, group, extendHistory(series_[id].history, each.signature), description);
-    if (series.ranks.empty()) series.ranks = {from, to};
-    series.isPartOfCollective = !isSendRecv;
+    CallSequence& sequence = append(id, group, extendHistory(sequences_[id].history, each.signature), description);
+    if (sequence.ranks.empty()) sequence.ranks = {from, to};
+    sequence.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
-    op.calls.push_back({id, series.index, peer});
-    if (series.index % kReportInterval != 0) return;
-    reportLast(id, series, reports);
+    op.calls.push_back({id, sequence.index, peer});
+    if (sequence.index % kReportInterval != 0) return;
+    reportLast(id, sequence, reports);
     // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
-    if (const auto found = series_.find(group.id); found != series_.end()) {
+    if (const auto found = sequences_.find(group.id); found != sequences_.end()) {
       reportLast(group.id, found->second, reports);
     }
   };
@@ -156,37 +156,37 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
 std::vector<CallReport> CallLog::takePending() {
   std::vector<CallReport> reports;
   for (const bool isGroupPass : {true, false}) {
-    for (auto& [id, series] : series_) {
-      if (series.isGroupSeries() == isGroupPass) reportEach(id, series, reports);
+    for (auto& [id, sequence] : sequences_) {
+      if (sequence.isGroupSequence() == isGroupPass) reportEach(id, sequence, reports);
     }
   }
   return reports;
 }
 
-void CallLog::reportEach(uint64_t id, Series& series, std::vector<CallReport>& reports) {
-  for (const LoggedCall& call : series.calls) {
-    if (call.index > series.reportedEach) reports.push_back(series.report(id, call));
+void CallLog::reportEach(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
+  for (const LoggedCall& call : sequence.calls) {
+    if (call.index > sequence.reportedEach) reports.push_back(sequence.report(id, call));
   }
-  series.reported = series.reportedEach = series.index;
+  sequence.reported = sequence.reportedEach = sequence.index;
 }
 
-std::vector<CallRecord> CallLog::calls(uint64_t series) const {
+std::vector<CallRecord> CallLog::calls(uint64_t sequence) const {
   std::vector<CallRecord> records;
-  const auto found = series_.find(series);
-  if (found == series_.end()) return records;
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) return records;
   for (const LoggedCall& call : found->second.calls)
     records.push_back({call.index, call.history, call.description->text()});
   return records;
 }
 
-uint64_t CallLog::groupOf(uint64_t series) const {
-  const auto found = series_.find(series);
-  return found == series_.end() ? series : found->second.group;
+uint64_t CallLog::groupOf(uint64_t sequence) const {
+  const auto found = sequences_.find(sequence);
+  return found == sequences_.end() ? sequence : found->second.group;
 }
 
-std::string CallLog::prefixOf(uint64_t series, const std::string& message) const {
-  const auto found = series_.find(series);
-  if (found == series_.end()) return "";
+std::string CallLog::prefixOf(uint64_t sequence, const std::string& message) const {
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) return "";
   for (const LoggedCall& call : found->second.calls) {
     if (message.find(call.description->text()) != std::string::npos) return call.description->prefix;
   }
@@ -195,9 +195,9 @@ std::string CallLog::prefixOf(uint64_t series, const std::string& message) const
 
 std::string CallLog::counts() const {
   std::vector<uint64_t> words{0};
-  for (const auto& [id, series] : series_) {
-    if (series.isPartOfCollective) continue;
-    if (words[0]++ < kMaxCounts) words.insert(words.end(), {id, series.index});
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.isPartOfCollective) continue;
+    if (words[0]++ < kMaxCounts) words.insert(words.end(), {id, sequence.index});
   }
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }
@@ -205,13 +205,13 @@ std::string CallLog::counts() const {
 std::string CallLog::published(size_t maxBytes) const {
   constexpr size_t kCall = kMaxPublishedText + 32, kGroup = 16;  // bytes, at most
   std::string out;
-  for (const auto& [id, series] : series_) {
-    if (!series.isGroupSeries() || out.size() + kGroup + kCall > maxBytes) continue;
-    const size_t count = std::min({series.calls.size(), kPublishedCalls, (maxBytes - out.size() - kGroup) / kCall});
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence.isGroupSequence() || out.size() + kGroup + kCall > maxBytes) continue;
+    const size_t count = std::min({sequence.calls.size(), kPublishedCalls, (maxBytes - out.size() - kGroup) / kCall});
     write(out, id);
     write(out, count);
-    for (size_t i = series.calls.size() - count; i < series.calls.size(); i++) {
-      const LoggedCall& call = series.calls[i];
+    for (size_t i = sequence.calls.size() - count; i < sequence.calls.size(); i++) {
+      const LoggedCall& call = sequence.calls[i];
       const std::string text = truncated(call.description->text(), kMaxPublishedText);
       write(out, call.index);
       write(out, call.history);
@@ -259,8 +259,8 @@ const CallCounts& ExitCounts::of(uint32_t rank, ControlPlane& control) {
   return found->second;
 }
 
-bool CallCounts::contains(uint64_t series, uint64_t index) const {
-  const auto found = counts_.find(series);
+bool CallCounts::contains(uint64_t sequence, uint64_t index) const {
+  const auto found = counts_.find(sequence);
   return found == counts_.end() ? !isComplete_ : found->second >= index;
 }
 

@@ -1,5 +1,5 @@
-// Why an operation cannot complete, and in which words: the same for every transport. Ranks in messages are world
-// ranks; the group stands in parentheses behind the operation.
+// Why an operation cannot complete, and the error message: the same for every transport. Ranks in messages are world
+// ranks; the name of the group follows the operation in parentheses.
 #include <algorithm>
 
 #include "collectives/engine.h"
@@ -10,24 +10,24 @@ namespace mosaic {
 namespace {
 
 constexpr size_t kMaxListed = 16;
-/// An operation that makes no progress for so long makes its rank ask where the others are; later less often.
+/// A rank queries the positions of its peers once an operation has made no progress for this long; later less often.
 constexpr int64_t kFirstPositionRequestNs = 100'000'000, kLongestIntervalNs = 5'000'000'000;
 constexpr int64_t kPositionsNs = 1'200'000'000;
 /// How long an operation may make no progress once a rank outside of its group has failed.
 constexpr int64_t kIndirectFailureNs = 1'000'000'000;
-/// How long the control plane may take to name the calls in which two ranks differ, and a value to arrive.
+/// Timeout for the control plane to find the first mismatched call of two ranks, and for a value to arrive.
 constexpr int64_t kDivergenceDelayNs = 3'000'000'000, kValueNs = 1'000'000'000;
 
 /// The root keeps 65 536 values of 256 MiB of a world: exits of all its ranks may take half of it.
 constexpr size_t kMaxExitKeys = 32'768, kMaxExitBytes = 128 << 20;
 
-/// What a rank that exits publishes: its calls, and that it exits before its neighbour in some group, or after it.
+/// Published by a rank that exits: its calls, and whether it exits before or after its neighbour in each group.
 std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
 std::string pairKey(uint32_t a, uint32_t b) {
   return "exits/" + std::to_string(std::min(a, b)) + "-" + std::to_string(std::max(a, b));
 }
 
-/// What follows `exited`, for a rank that perhaps has done nothing yet.
+/// The text after `exited`, for a rank that may not have called a collective yet.
 std::string lastOperationText(const std::string& last) {
   return last.empty() ? "before its first operation" : "after " + last;
 }
@@ -83,7 +83,7 @@ MosaicFailure Engine::peerLostFailure(const Operation& op, const std::string& wh
 
 Engine::Diagnosis Engine::peerExitedFailure(const Operation& op, uint32_t rank) {
   const auto positions = positionsOf({rank});
-  // A rank that failed, and then ended, is missing for what made it fail.
+  // For a rank that failed and then exited, the failure is reported as the cause.
   if (const auto failure = peerFailure(op)) return *failure;
   const std::string last = positions.empty() ? "" : positions[0].last;
   const MosaicFailure failure = peerLostFailure(op, rankName(rank) + " exited " + lastOperationText(last));
@@ -100,7 +100,7 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
   }
   for (const uint32_t rank : exited) {
     const CallCounts& counts = exitCounts_.of(rank, *control_);
-    const auto isMissing = [&](const CallInSeries& call) {
+    const auto isMissing = [&](const SequencedCall& call) {
       return call.peer.value_or(rank) == rank && !counts.contains(call.series, call.index);
     };
     if (std::any_of(op.calls.begin(), op.calls.end(), isMissing)) return peerExitedFailure(op, rank);
@@ -127,29 +127,28 @@ void Engine::report(const std::vector<CallReport>& reports) {
 
 Engine::Diagnosis Engine::mismatch(const Operation& op, const MosaicMessage& message) {
   const Signature &expected = message.signature, &received = message.received;
-  // Ranks that have called other things before need not be in the same operation, either.
+  // After mismatched calls ranks need not be in the same operation, either.
   const bool areSameGroup = expected.magic == received.magic && expected.group == received.group;
   if (areSameGroup && expected.history != received.history) {
     if (auto found = findDivergenceBefore(op, message.peer)) return *found;
   }
-  std::string group = "another group";
+  std::string group = "a different group";
   {
     const std::lock_guard lock(mutex_);
     for (const auto& each : groups_) {
       if (each->id == received.group) group = each->name;
     }
   }
-  std::string own = descriptionOf(expected, op.group->name), theirs = descriptionOf(received, group);
-  if (isSameOperation(expected, received)) {
-    own = "an earlier collective";
-    theirs = "another one";
-  }
-  const std::string text = op.prefix() + mismatchText(options_.rank, own, message.peer, theirs);
+  const std::string text =
+      op.prefix() + (isSameOperation(expected, received)
+                         ? unloggedMismatchText(options_.rank, message.peer)
+                         : mismatchText(options_.rank, descriptionOf(expected, op.group->name), message.peer,
+                                        descriptionOf(received, group)));
   const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, text);
   return {failure, failure};
 }
 
-/// The histories of a message differ: the logs of both ranks have the first call that does.
+/// The histories of a message do not match: finds the first mismatched call in the logs of both ranks.
 std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& op, uint32_t peer) {
   control_->requestPositions(++requests_, {peer});  // so that the peer reports its calls, too
   reportPending();
@@ -169,7 +168,7 @@ std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& o
   return Diagnosis{failure, failure};
 }
 
-/// The first call in which this rank differs from one that has exited; that one has called more is no difference.
+/// The first mismatched call of this rank and one that has exited; calls that only one of them made are no mismatch.
 std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
   const auto published = control_->find(callsKey(peer), kValueNs);
   if (!published) return std::nullopt;
@@ -207,7 +206,7 @@ std::optional<std::string> Engine::compareAtClose() {
   control_->put(callsKey(options_.rank), own);
   for (const uint32_t peer : neighbours) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
   for (const uint32_t peer : neighbours) {
-    // The first value of a key stays: it is that of the rank that closed first.
+    // The first value of a key is kept: that of the rank that closed first.
     const auto first = control_->find(pairKey(options_.rank, peer), kValueNs);
     if (!first || *first != std::to_string(peer)) continue;
     if (auto found = findDivergenceFromExited(peer)) return found;
@@ -216,7 +215,7 @@ std::optional<std::string> Engine::compareAtClose() {
   return reportedMismatch();
 }
 
-/// What the control plane has found of the groups of this rank. Under the lock.
+/// What the control plane has reported about groups of this rank. The caller holds the lock.
 std::optional<std::string> Engine::reportedMismatch() const {
   for (const auto& group : groups_) {
     if (const auto found = events_.mismatches.find(group->id); found != events_.mismatches.end()) return found->second;
@@ -224,7 +223,7 @@ std::optional<std::string> Engine::reportedMismatch() const {
   return std::nullopt;
 }
 
-/// The first of: this rank's own end, its device's, a peer's, a mistake, what the transport observes, the timeout.
+/// The first of: this rank closed, its device failed, a peer failed, a mismatch, a transport error, the timeout.
 std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
   if (auto found = checkClosing(op)) return found;
   if (auto own = deviceFailure(op)) {
@@ -361,9 +360,9 @@ bool Engine::hasLostPeer() {
   return !events_.failed.empty() || !events_.lost.empty() || events_.controlLost;
 }
 
-/// What went wrong while the ranks connected: a peer's end explains what the transport noticed.
+/// Why connecting failed: a peer that exited is the cause of an error that the transport observed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
-  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
   if (!events_.lost.empty()) {

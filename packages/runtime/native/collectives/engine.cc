@@ -181,7 +181,7 @@ void Engine::main() {
   if (!isConnected) {
     failure = connectFailure(failure);
     // Ranks that connect wait for this one.
-    const std::string closed = "connect: " + rankName(options_.rank) + " closed while the ranks connected";
+    const std::string closed = "connect: " + rankName(options_.rank) + " closed while connecting";
     fail({failure, failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closed) : failure});
   }
   std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
@@ -202,7 +202,7 @@ void Engine::connectRanks() {
   checkInstructionSet();
   Bootstrap bootstrap(*control_, options_, [this] { return stop_ || hasLostPeer(); });
   connect(bootstrap);
-  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
 }
 
 /// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.

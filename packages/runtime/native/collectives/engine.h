@@ -98,7 +98,7 @@ class Engine : private ControlListener {
   /// the cause.
   static constexpr int64_t kGraceNs = 500'000'000;
 
-  /// Why an operation cannot complete: for this rank, and what its peers shall report; nothing, if it was reported.
+  /// Why an operation cannot complete: for this rank, and for its peers to report; empty if it was reported already.
   struct Diagnosis {
     MosaicFailure local;
     std::optional<MosaicFailure> peers;

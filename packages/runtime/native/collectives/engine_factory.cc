@@ -26,14 +26,14 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
     // The handle of a device with a port is its own, not a MosaicStream.
     if (!compute.stream || compute.port) throwFailure(name + " serves devices with a CPU stream only");
     if (compute.stream->abi != MOSAIC_STREAM_ABI) {
-      throwFailure("the device's stream has another version; install the same version of all @mosaic packages");
+      throwFailure("stream ABI version mismatch with the device; install the same version of all @mosaic packages");
     }
     return std::make_shared<HostEngine>(std::move(transport), compute.stream, std::move(control), options,
                                         std::move(connected));
   }
   if (!compute.port) throwFailure(name + " serves devices with a port (mosaic/device_port.h) only");
   if (compute.port->abi != MOSAIC_DEVICE_PORT_ABI) {
-    throwFailure("the device's port has another version; install the same version of all @mosaic packages");
+    throwFailure("port ABI version mismatch with the device; install the same version of all @mosaic packages");
   }
   return std::make_shared<StreamEngine>(std::move(transport), compute, std::move(control), options,
                                         std::move(connected));

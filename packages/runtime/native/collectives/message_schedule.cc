@@ -179,7 +179,7 @@ class ScheduleBuilder {
     if (toSelf.size() != fromSelf.size()) throw std::invalid_argument("sends to itself without as many receives");
     for (size_t i = 0; i < toSelf.size(); i++) {
       if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
-        throw std::invalid_argument("receives from itself that its sends do not match: shapes or dtypes differ");
+        throw std::invalid_argument("sends and receives to itself do not match: shape or dtype mismatch");
       }
       copy(stage, fromSelf[i]->data, toSelf[i]->data,
            elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));

@@ -21,8 +21,8 @@ struct SplitRequest {
   bool hasColors = false;       // all ranks have called it; under the engine's lock
 };
 
-/// An operation's place in a series of calls in which ranks must agree: see call_log.h.
-struct CallInSeries {
+/// An operation's index in a sequence of calls that must match on all ranks: see call_log.h.
+struct SequencedCall {
   uint64_t series, index;
   std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
 };
@@ -39,7 +39,7 @@ struct Operation {
   std::string label;  // the caller's: `ring(sp)`
   std::unique_ptr<SplitRequest> split;
   CompletionCallback completed;
-  std::vector<CallInSeries> calls;  // where ranks compare their calls
+  std::vector<SequencedCall> calls;  // where ranks compare their calls
 
   /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
   /// the communication thread under the engine's lock.

@@ -1,4 +1,4 @@
-// How a stream-ordered engine comes to its communicators, and closes them.
+// How a stream-ordered engine creates its communicators, and closes them.
 #include <sched.h>
 
 #include <algorithm>

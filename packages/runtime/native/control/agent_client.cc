@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRetryMs = 10;
 /// The agent names the ranks that are missing, so it answers first.
-constexpr int64_t kAgentFirstNs = 3'000'000'000;
+constexpr int64_t kAgentReportGraceNs = 3'000'000'000;
 constexpr auto kLeaveTimeout = std::chrono::milliseconds(500);
 /// What compares calls is dropped before a rank whose agent does not read runs out of memory.
 constexpr size_t kMaxUnsentForCalls = 1 << 20;
@@ -49,7 +49,7 @@ void AgentClient::join() {
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
   changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (joinFailure_) throw Failure(*joinFailure_);
 }
 
@@ -91,7 +91,7 @@ std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64
 std::string AgentClient::get(const std::string& key) {
   const auto value = awaitValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
   const Lock lock(mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
   if (joinFailure_) throw Failure(*joinFailure_);
@@ -239,11 +239,11 @@ void AgentClient::serve() {
       entries[1].fd = socket_.fd();
       if (socket_.unsent() > 0) entries[1].events |= POLLOUT;
     }
-    if (!joined && hasTimedOut(kAgentFirstNs)) {
+    if (!joined && hasTimedOut(kAgentReportGraceNs)) {
       return rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                                 ": the agent at " + options_.path + " does not respond");
     }
-    const int64_t waitNs = deadline_ + kAgentFirstNs - monotonicNs() + 1'000'000;
+    const int64_t waitNs = deadline_ + kAgentReportGraceNs - monotonicNs() + 1'000'000;
     poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs)));
     if (entries[0].revents) wake_.reset();
     if (!entries[1].revents) continue;

@@ -1,4 +1,4 @@
-// The control plane of a rank that is a process of its own: a thread that is connected to the agent of its host
+// The control plane of a rank in a separate process: a thread that is connected to the agent of its host
 // (docs/control-plane.md). The thread answers for the rank while JavaScript blocks.
 #pragma once
 

@@ -29,7 +29,7 @@ class AgentSocket {
 
   /// Reads what has arrived; false once the agent has closed the connection.
   bool receive();
-  /// The next frame, its type first, that lies whole in what was received; valid until the next call. Empty: none.
+  /// The next complete frame received, its type first; valid until the next call. Empty: none.
   /// Throws ProtocolError.
   struct FrameContent {
     const char* data = nullptr;

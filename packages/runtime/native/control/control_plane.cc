@@ -1,19 +1,29 @@
 // Messages and checks that both control planes share.
 #include "control/control_plane.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mosaic {
 
 std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
 
+namespace {
+constexpr const char* kSameCalls =
+    "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+}  // namespace
+
 std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB) {
   if (a > b) {
     std::swap(a, b);
     std::swap(callOfA, callOfB);
   }
-  return rankName(a) + " is at " + callOfA + ", " + rankName(b) + " at " + callOfB +
-         "; all ranks of a group must call the same collectives in the same order, with the same shapes";
+  return rankName(a) + " is at " + callOfA + ", " + rankName(b) + " at " + callOfB + kSameCalls;
+}
+
+std::string unloggedMismatchText(uint32_t a, uint32_t b) {
+  return "ranks " + std::to_string(std::min(a, b)) + " and " + std::to_string(std::max(a, b)) +
+         " diverged at a collective that is no longer in the call log" + kSameCalls;
 }
 
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
@@ -28,7 +38,7 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA,
       if (!lastEqualCall) lastEqualCall = mismatchText(a, callOfA.description, b, callOfB.description);
     }
   }
-  return lastEqualCall ? *lastEqualCall : mismatchText(a, "an earlier collective", b, "another one");
+  return lastEqualCall ? *lastEqualCall : unloggedMismatchText(a, b);
 }
 
 std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) const {

@@ -64,6 +64,8 @@ std::string rankName(uint32_t rank);
 
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
 std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB);
+/// The same where the calls that differ are in no log any more.
+std::string unloggedMismatchText(uint32_t a, uint32_t b);
 
 /// The same of the first calls in which the logs of two ranks differ.
 std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,

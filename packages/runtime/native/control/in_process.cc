@@ -11,7 +11,7 @@ namespace mosaic {
 
 namespace {
 
-constexpr size_t kKeptCalls = 64;
+constexpr size_t kMaxLoggedCalls = 64;
 
 std::vector<Member> membersOn(const std::vector<uint32_t>& hosts, uint32_t size) {
   std::vector<Member> members(size, Member{0, static_cast<int32_t>(getpid())});
@@ -52,7 +52,7 @@ InProcessControl::~InProcessControl() {
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
 void InProcessControl::join() {
   const Lock lock(world_->mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   hasJoined_ = true;
 }
 
@@ -82,7 +82,7 @@ std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
   const auto isFinished = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
   world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while the ranks connected");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
   if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +
@@ -135,7 +135,7 @@ void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t histo
   const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
   if (!isFirst && found->second.history != history) reportMismatch(group, found->second.rank, rank_);
   // A history covers all calls before it, so the latest suffice.
-  if (calls.size() > kKeptCalls) calls.erase(calls.begin());
+  if (calls.size() > kMaxLoggedCalls) calls.erase(calls.begin());
 }
 
 void InProcessControl::reportMismatch(uint64_t group, uint32_t a, uint32_t b) {

@@ -1,4 +1,4 @@
-// The control plane of ranks of one process: shared memory of their threads, no socket, no thread of its own.
+// The control plane of ranks of one process: shared memory of their threads, no socket, no extra thread.
 #pragma once
 
 #include <condition_variable>

@@ -91,7 +91,7 @@ std::shared_ptr<Segment> share(const HostValues& values, uint32_t index, uint32_
     return segment;
   }
   if (auto segment = InProcessSegments::find(std::stoull(value))) return segment;
-  throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: the first rank of this host closed while the ranks connected");
+  throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: the first rank of this host closed while connecting");
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ async function socketPath(job: string): Promise<string> {
     where: `connect: ${directory}`,
     expected: `a directory of mode 700 that belongs to uid ${uid}`,
     received: `mode ${(stat.mode & 0o777).toString(8)}, uid ${stat.uid}`,
-    remedy: "remove it, or set XDG_RUNTIME_DIR or TMPDIR to another directory",
+    remedy: "remove it, or set XDG_RUNTIME_DIR or TMPDIR to a different directory",
   });
 }
 
@@ -175,7 +175,7 @@ function makeDirectory(directory: string): void {
     const { code, message } = cause as NodeJS.ErrnoException;
     if (code === "EEXIST") return;
     throw new MosaicError(
-      `connect: no directory for the agent's socket: ${message}; set XDG_RUNTIME_DIR or TMPDIR to another directory`,
+      `connect: no directory for the agent's socket: ${message}; set XDG_RUNTIME_DIR or TMPDIR to a different directory`,
       { cause },
     );
   }

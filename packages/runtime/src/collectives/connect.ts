@@ -110,6 +110,6 @@ export function checkDeviceType(device: Device, type: string, where: string): vo
     where,
     expected: `a device of type ${type}`,
     received: device.type,
-    remedy: "connect with collectives that are made for that device",
+    remedy: "use collectives that support that device",
   });
 }

@@ -129,7 +129,7 @@ export class NativeRank {
   }
 
   /**
-   * Finishes what was posted, then closes. Twice is fine. Rejects with a CollectiveMismatchError where it finds only then that
+   * Finishes what was posted, then closes. Idempotent. Rejects with a CollectiveMismatchError where it finds only then that
    * this rank has called other things than another.
    */
   close(): Promise<void> {

@@ -247,7 +247,9 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     onTestFinished(() => void server.close());
     // The program that listens there may be about to end: that of an attempt before this one does.
     await expect(addressOn(0, 0)).rejects.toThrow(
-      new RegExp(`port ${port} is in use by .*; set MASTER_PORT, or MOSAIC_MASTER_PORT, to another, on all hosts`),
+      new RegExp(
+        `port ${port} is in use by .*; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
+      ),
     );
     stub({ MASTER_ADDR: "192.0.2.1" });
     await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is no address of this host, where rank 0 is/);

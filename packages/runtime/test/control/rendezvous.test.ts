@@ -112,7 +112,7 @@ describe("a rendezvous fails", () => {
     ranks.join("duplicate", { path: agents[1]!.path, rank: 1, size: 3 });
     const message =
       `connect: two processes are rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
-      "RANK must differ on all ranks";
+      "each process needs a unique RANK";
     for (const id of ["1", "duplicate"])
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
@@ -126,7 +126,7 @@ describe("a rendezvous fails", () => {
   });
 
   test.each([
-    [3, 5, "rank 3 has WORLD_SIZE 5, rank 0 has 4; WORLD_SIZE must agree on all ranks"],
+    [3, 5, "WORLD_SIZE mismatch: rank 3 has 5, rank 0 has 4; set the same WORLD_SIZE on all ranks"],
     [4, 4, "rank 4 of 4: expected RANK from 0 to 3"],
   ])("where rank %d of %d joins a world of 4", async (rank, size, message) => {
     const agents = await startTree(2);
@@ -150,7 +150,7 @@ describe("a rendezvous fails", () => {
     ] as const)
       ranks.join(id, { path, rank: 0, size: 1, secret });
     const message =
-      "connect: the agent of n0 has another secret; MOSAIC_TOKEN_FILE must name the same secret for all of a job";
+      "connect: shared secret mismatch with the agent on n0; pass the same MOSAIC_TOKEN_FILE to all processes of the job";
     for (const id of ["wrong", "none"])
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("right", { path, rank: 0, size: 1, secret: "right" });
@@ -173,8 +173,7 @@ describe("a rendezvous fails", () => {
       address: "",
     };
     const answer = await firstAnswer(path, encode({ kind: "hello", ...greeting }));
-    const versions =
-      "version 3 of the control plane's protocol, and version 2 of the agent of n0; install one version of";
+    const versions = "has 3, the agent on n0 has 2; install the same version of";
     expect(answer).toMatchObject({ kind: "refused", code: MISMATCH, message: expect.stringContaining(versions) });
     expect(await ranks.delivered("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
     expect(PROTOCOL_VERSION).toBe(2);
@@ -187,7 +186,7 @@ describe("a rendezvous fails", () => {
     ranks.join("lost", { path: `${path}-none`, rank: 0, size: 2 });
     for (const id of ["0", "lost"]) {
       ranks.send("interrupt", id);
-      const message = "connect: closed while the ranks connected";
+      const message = "connect: closed while connecting";
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: CLOSED, message });
     }
   });

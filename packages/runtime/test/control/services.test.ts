@@ -169,7 +169,7 @@ describe("calls", () => {
     ranks.send("call", "0", WORLD, 16, 1);
     ranks.send("call", "1", WORLD, 16, 2);
     expect(await ranks.delivered("0", "mismatch")).toMatchObject({
-      message: `rank 0 is at an earlier collective, rank 1 at another one${SAME_CALLS}`,
+      message: `ranks 0 and 1 diverged at a collective that is no longer in the call log${SAME_CALLS}`,
     });
   });
 });

@@ -1,4 +1,4 @@
-// Masks as they stand behind --mask: slidingWindow:4096, documents:8k,4x2k:causal, A+B, A&B.
+// Syntax of --mask: slidingWindow:4096, documents:8k,4x2k:causal, A+B, A&B.
 import { type Mask, masks, MosaicError, resolveSlices } from "@mosaic/core";
 import { UsageError } from "./load.ts";
 import { parseCount } from "./quantity.ts";

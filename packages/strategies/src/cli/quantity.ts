@@ -1,4 +1,4 @@
-// Numbers with units, as they stand behind an option.
+// Parses option values: numbers with units.
 import { UsageError } from "./load.ts";
 
 const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };

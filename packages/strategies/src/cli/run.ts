@@ -91,7 +91,17 @@ function selectRows({ ranking }: Plan, { top, all }: { top: number; all: boolean
   return [...rows.slice(0, top), ...ring];
 }
 
-const tableColumns = ["", "a step", "forward", "waiting", "in nodes", "between", "memory", "strategy", "mesh"] as const;
+const tableColumns = [
+  "",
+  "step time",
+  "forward",
+  "exposed comm",
+  "intra-node",
+  "inter-node",
+  "memory",
+  "strategy",
+  "mesh",
+] as const;
 
 /** Lines of text: a head, then a line for each. */
 function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedStrategy[]): readonly string[] {
@@ -115,8 +125,8 @@ function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedSt
 /** What the marks in the table mean. */
 function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
-    `${ranking.length} strategies compared. A step is a forward and a backward; waiting: for transfers that compute does`,
-    "not hide; bytes are the most that a rank sends to ranks of its node, and to those of others. Times count in steps",
+    `${ranking.length} strategies compared. A step is a forward and a backward; exposed comm: time in transfers that`,
+    "compute does not hide; intra- and inter-node: the most bytes that a rank sends within its node, and to other nodes. Times count in steps",
     "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
     "best is shown; --all shows all.",
   ];

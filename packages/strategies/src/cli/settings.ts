@@ -89,18 +89,18 @@ ${wrapWords(maskUsages)}
                      two masks shows, "A&B" what both show: "slidingWindow:4k+causal&globalTokens:4"
   --placement NAME   ${placements.join(", ")} (zigzag if causal, else contiguous)
 
-On what
+Cluster
   --nodes N          (1)
   --gpus-per-node N  ranks on each node (8)
   --profile NAME     ${Object.keys(profiles).join(", ")}, or a file.json written by calibrate() (h100-ib400)
   --memory-limit N   what a rank may hold, such as 80GB: inputs, results and gradients of this attention included
 
-With what
+Candidates
   --backend FILE     a module whose default export makes a backend of your own: ({ ranks, nodes, … }) => backend, or
-                     => { backend, mesh, name }; may be given again
+                     => { backend, mesh, name }; may be repeated
   --simulate N       how many of the best are simulated whole (as many as take some seconds)
 
-Shown
+Output
   --top N            rows of the table (10)
   --all              a row for every grid and schedule, not only the best of each nesting
   --json             one JSON object instead of table and code

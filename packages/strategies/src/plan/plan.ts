@@ -255,10 +255,10 @@ interface StrategyCost {
 
 function sortByCost<T>(all: readonly T[], costOf: (one: T) => StrategyCost): readonly T[] {
   const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
-  const place = ({ seconds }: StrategyCost): number =>
+  const timeBucket = ({ seconds }: StrategyCost): number =>
     Math.floor(Math.log(seconds / fastest) / Math.log1p(TIME_RESOLUTION));
   const compare = (a: StrategyCost, b: StrategyCost): number =>
-    place(a) - place(b) ||
+    timeBucket(a) - timeBucket(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
     a.peakBytes - b.peakBytes ||
     a.seconds - b.seconds;

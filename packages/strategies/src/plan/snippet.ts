@@ -64,7 +64,7 @@ const masksWithoutParameters: ReadonlySet<string> = new Set(["causal", "inverseC
 const maskCode =
   /^(slidingWindow|prefix|blockCausal|globalTokens)\((\d+|\[[\d, ]*\])?(, )?(\{ \w+: \w+(, \w+: \w+)* \})?\)$/;
 
-/** Masks state in their names how they are made, but for those with lists, and one's own. */
+/** The name of a mask is the expression that creates it, except for masks with lists and custom masks. */
 function formatMask({ name }: Mask): readonly string[] {
   if (name === "full") return [];
   if (masksWithoutParameters.has(name)) return [`mask: ${UMBRELLA_NAMESPACE}masks.${name}()`];

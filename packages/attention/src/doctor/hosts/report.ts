@@ -66,13 +66,14 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
     },
     {
       ...{ description: "the instruction set of CPU kernels", level: problem },
-      remedy: "ranks would round differently, so init rejects them: set MOSAIC_ISA on all hosts to one that each has",
+      remedy:
+        "set MOSAIC_ISA on all hosts to one that each supports; init rejects different ones, because results would be rounded differently",
       valueOf: ({ instructionSet }) => instructionSet,
     },
   ];
   const differing = compared.flatMap(({ description, remedy, level, valueOf }) => {
     const groups = groupBy(hosts, (host) => valueOf(host) ?? "none");
-    return groups.size === 1 ? [] : [level(`${description} differs: ${formatGroups(groups)}`, remedy)];
+    return groups.size === 1 ? [] : [level(`${description} mismatch: ${formatGroups(groups)}`, remedy)];
   });
   if (differing.length > 0 || hosts.length < 2) return differing;
   return [ok("Node, Mosaic, UCX and instruction sets agree")];
@@ -142,7 +143,7 @@ function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   const remedy = fewest.map((host) => `on ${host.label}: ip link set dev ${host.interface} mtu ${most}`).join("; ");
   return [
     problem(
-      `differs: ${formatGroups(groups)}`,
+      `mismatch: ${formatGroups(groups)}`,
       `${remedy}, if the switches between them carry it; else the smallest of them on all hosts`,
     ),
   ];

@@ -3,7 +3,7 @@ import { type Context, layoutOf, local, type Mask, masks, randn } from "@mosaic/
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
 import { ring } from "../src/index.ts";
-import { backwardKeysCache, PART_ROWS } from "../src/own-parts.ts";
+import { backwardKeysCache, SPLIT_MULTIPLE } from "../src/local-kv-split.ts";
 import { rotate, rotateGradients } from "../src/ring.ts";
 import { createTable } from "./tables.ts";
 import { makeWorld } from "../../../vitest.world.ts";
@@ -25,19 +25,19 @@ function firstRows(
 }
 
 test("the own keys are divided where half of the visible pairs lie, in whole blocks of the kernels", () => {
-  const rows = 8 * PART_ROWS;
+  const rows = 8 * SPLIT_MULTIPLE;
   expect(firstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
   // Of a causal tile the first 1 − √½ of the keys make half: 0.29 · 8 blocks.
-  expect(firstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * PART_ROWS, 3 * PART_ROWS]);
+  expect(firstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
 });
 
 test("they stay whole where nothing is sent last, where there are too few, and for an inner backend that communicates", () => {
-  const block = masks.documents([4 * PART_ROWS, 4 * PART_ROWS]);
-  expect(firstRows(block, 8 * PART_ROWS, { size: 2 })).toEqual([undefined, undefined]);
-  expect(firstRows(masks.full(), 4 * PART_ROWS - 2, { size: 2 })).toEqual([undefined, undefined]);
-  expect(firstRows(masks.full(), 4 * PART_ROWS, { size: 2 })).toEqual([PART_ROWS, PART_ROWS]);
-  expect(firstRows(masks.full(), 8 * PART_ROWS, { size: 1 })).toEqual([undefined]);
-  expect(firstRows(masks.full(), 8 * PART_ROWS, { size: 2, inner: ring({ axis: "gpu" }) })).toEqual([
+  const block = masks.documents([4 * SPLIT_MULTIPLE, 4 * SPLIT_MULTIPLE]);
+  expect(firstRows(block, 8 * SPLIT_MULTIPLE, { size: 2 })).toEqual([undefined, undefined]);
+  expect(firstRows(masks.full(), 4 * SPLIT_MULTIPLE - 2, { size: 2 })).toEqual([undefined, undefined]);
+  expect(firstRows(masks.full(), 4 * SPLIT_MULTIPLE, { size: 2 })).toEqual([SPLIT_MULTIPLE, SPLIT_MULTIPLE]);
+  expect(firstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 1 })).toEqual([undefined]);
+  expect(firstRows(masks.full(), 8 * SPLIT_MULTIPLE, { size: 2, inner: ring({ axis: "gpu" }) })).toEqual([
     undefined,
     undefined,
   ]);

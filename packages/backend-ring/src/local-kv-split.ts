@@ -22,7 +22,7 @@ export interface BackwardKeys {
 }
 
 /** A part holds a multiple of them: the keys of a block in the backward kernels. */
-export const PART_ROWS = 256;
+export const SPLIT_MULTIPLE = 256;
 
 /** The keys of backward by call and coordinate, each derived once. */
 export function backwardKeysCache(
@@ -33,17 +33,17 @@ export function backwardKeysCache(
   return (call, from, dependencies) =>
     cache.getOrCreate(call, from, () => {
       // An inner backend that communicates would do so once more.
-      const isDivided = inner.axes.length === 0 && endsWithTransfers(dependencies, from[axis]!);
+      const isDivided = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
       const firstRows = isDivided ? balancedRowCount(call, from) : undefined;
       if (firstRows === undefined) return { layout: call.keys, firstRows };
-      const parts = partsOf(call.keys.spans(from), firstRows);
+      const parts = splitSpans(call.keys.spans(from), firstRows);
       const spans = (at: Coordinate) => parts[at[axis]! - dependencies.size] ?? call.keys.spans(at);
       return { layout: { ...call.keys, spans }, firstRows };
     });
 }
 
 /** Whether gradients of the last step leave a rank, or come to it. */
-function endsWithTransfers(dependencies: DependencyTable, rank: number): boolean {
+function hasLastStepTransfer(dependencies: DependencyTable, rank: number): boolean {
   const last = dependencies.size - 1;
   const left = modulo(rank - 1, dependencies.size); // works on the keys of `rank` at the last step
   return sendPeer(dependencies, rank, last) !== undefined || sendPeer(dependencies, left, last) === rank;
@@ -56,17 +56,17 @@ function balancedRowCount(call: ShardedAttentionCall, from: Coordinate): number 
     visiblePairsUnchecked(queries, spansOfRowsUnchecked(keys, [{ start: 0, length: rows }]), mask);
   const rows = spansLength(keys);
   const half = pairs(rows) / 2;
-  let [low, high] = [1, Math.floor(rows / PART_ROWS) - 1];
+  let [low, high] = [1, Math.floor(rows / SPLIT_MULTIPLE) - 1];
   if (half === 0 || high < low) return undefined;
   while (low < high) {
     const middle = Math.floor((low + high) / 2);
-    if (pairs(middle * PART_ROWS) < half) low = middle + 1;
+    if (pairs(middle * SPLIT_MULTIPLE) < half) low = middle + 1;
     else high = middle;
   }
-  return low * PART_ROWS;
+  return low * SPLIT_MULTIPLE;
 }
 
-function partsOf(spans: readonly Span[], firstRows: number): readonly (readonly Span[])[] {
+function splitSpans(spans: readonly Span[], firstRows: number): readonly (readonly Span[])[] {
   const rest = spansLength(spans) - firstRows;
   return [[{ start: 0, length: firstRows }], [{ start: firstRows, length: rest }]].map((rows) =>
     spansOfRowsUnchecked(spans, rows),

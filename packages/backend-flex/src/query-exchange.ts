@@ -19,7 +19,7 @@ import type { PassContext } from "./stages.ts";
  * rows, on the own keys, while the first stage travels; what they give returns while the stages are attended to. They see
  * exactly the pairs for which no keys travel, since a mask refers to global positions.
  */
-export class TravellingQueries implements Disposable {
+export class QueryExchange implements Disposable {
   readonly #pass: PassContext;
   readonly #call: AttentionCall;
   readonly #exchange: Exchange;
