@@ -30,14 +30,13 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
       const p = softmaxOf(weights, x);
       for (let a = 0; a < classCount; a++) {
         addScaled(gradient.subarray(a * size, (a + 1) * size), p[a]! - (labels[row] === a ? 1 : 0), x);
-        for (let b = 0; b < classCount; b++) {
-          const factor = p[a]! * ((a === b ? 1 : 0) - p[b]!);
-          for (let i = 0; i < size; i++) {
-            addScaled(hessian[a * size + i]!.subarray(b * size, (b + 1) * size), factor * x[i]!, x);
-          }
+        for (let b = 0; b <= a; b++) {
+          addOuterProduct(hessian, { from: [a * size, b * size], factor: p[a]! * ((a === b ? 1 : 0) - p[b]!), x });
         }
       }
     }
+    // Symmetric: what is right of the diagonal stands left of it.
+    for (const [i, values] of hessian.entries()) for (let j = 0; j < i; j++) hessian[j]![i] = values[j]!;
     for (const [i, weight] of weights.entries()) {
       const isWeight = i % size < width;
       gradient[i]! += isWeight ? penalty * weight : 0;
@@ -120,6 +119,21 @@ function softmaxOf(weights: Float64Array, x: Float64Array): Float64Array {
   const powers = scores.map((score) => Math.exp(score - largest));
   const total = powers.reduce((a, b) => a + b, 0);
   return powers.map((power) => power / total);
+}
+
+interface OuterProduct {
+  readonly from: readonly [row: number, column: number];
+  readonly factor: number;
+  readonly x: Float64Array;
+}
+
+/** matrix += factor · x xᵀ, from one element on. */
+function addOuterProduct(matrix: readonly Float64Array[], { from: [top, left], factor, x }: OuterProduct): void {
+  for (let i = 0; i < x.length; i++) {
+    const values = matrix[top + i]!;
+    const scale = factor * x[i]!;
+    for (let j = 0; j < x.length; j++) values[left + j]! += scale * x[j]!;
+  }
 }
 
 function addScaled(to: Float64Array, factor: number, x: Float64Array): void {

@@ -11,7 +11,7 @@ interface Report {
 
 it("shares the rows of a table over four processes, and sends only what is known", async () => {
   const lines: string[] = [];
-  const [rows, known, ranks] = [1501, 201, 4];
+  const [rows, known, ranks] = [801, 101, 4];
   const result = await launch({
     entry: fileURLToPath(new URL("../dist/flights.js", import.meta.url)),
     args: ["--rows", String(rows), "--known", String(known)],

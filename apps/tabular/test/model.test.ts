@@ -93,7 +93,7 @@ describe("training", () => {
   const tiny = { maxClasses: 3, embedDim: 16, numHeads: 2, hiddenDim: 32, layers: 1 };
   const options: TrainingOptions = {
     ...{ ...defaultTraining, steps: 30, learningRate: 1e-2 },
-    ...{ cells: 3000, rows: [40, 100], columns: [2, 6], maxClasses: 2 },
+    ...{ cells: 1600, rows: [40, 80], columns: [2, 4], maxClasses: 2 },
   };
 
   const curve = (ranks: number, steps: number): Promise<number[][]> =>
