@@ -44,7 +44,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   [/FinalizedStorage\.(releaseMemory|adoptMemory)$/, "always refused: of native storages alone"],
 ];
 
-/** Whose right call is refused where there is no GPU. */
+/** Whose right call is rejected where there is no GPU. */
 const needsGpu = /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-nccl\.(world|ncclSystem))$/;
 
 /** Resolves to what a call came to: an error, or nothing. Disposes what it returned. */

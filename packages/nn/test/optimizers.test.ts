@@ -297,7 +297,7 @@ describe("state", () => {
       }
     }));
 
-  test("of another optimizer, of another model or damaged is refused, whole", () =>
+  test("of another optimizer, of another model or damaged is rejected, whole", () =>
     alone((ctx) => {
       using small = new AdamW(new Linear(ctx, 1, 1));
       using large = new AdamW(new Linear(ctx, 2, 1));
@@ -324,7 +324,7 @@ describe("state", () => {
     }));
 });
 
-test("options that do not exist or are out of range are refused", () =>
+test("options that do not exist or are out of range are rejected", () =>
   alone((ctx) => {
     using layer = new Linear(ctx, 1, 1);
     const wrong: OptimizerOptions[] = [

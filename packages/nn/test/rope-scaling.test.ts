@@ -135,7 +135,7 @@ describe("a scaling by the length", () => {
     }));
 });
 
-test("options that do not exist or contradict each other are refused", () => {
+test("options that do not exist or contradict each other are rejected", () => {
   const yarn = { factor: 4, originalLength: 64 };
   for (const make of [
     () => ropeScaling.linear({ factor: 0.5 }),

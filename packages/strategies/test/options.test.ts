@@ -152,7 +152,7 @@ test("the same error reaches whoever calls attention or makes a module, before t
   });
 });
 
-test("rails: a mesh whose node axis joins ranks of different nodes is refused", async () => {
+test("rails: a mesh whose node axis joins ranks of different nodes is rejected", async () => {
   const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received one in which gpu joins ranks 0, 2, " +

@@ -70,7 +70,7 @@ const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boo
 
 /** What an optimizer remembers: tensors by name, and numbers. */
 export interface OptimizerState {
-  /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is refused. */
+  /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is rejected. */
   readonly kind: string;
   readonly tensors: ReadonlyMap<string, Tensor | HostTensor>;
   readonly numbers: Readonly<Record<string, number>>;
