@@ -80,7 +80,7 @@ describe("init", () => {
     expect(ctx.backend("ring").axes).toEqual(["sp"]);
   });
 
-  it("takes parts assembled by hand, and backends of one's own", async () => {
+  it("takes parts assembled by hand, and custom backends", async () => {
     const mine: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
     await using ctx = await mosaic.init({
       device: mosaic.cpu({ threads: 1 }),

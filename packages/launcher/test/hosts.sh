@@ -86,4 +86,4 @@ wait_for f0.out "a connection from 10.77.0.11 was refused: the shared secrets do
 launch 1 2 f2 "$program"
 expect_code f0 0; expect_code f2 0
 expect_none_left 0 1
-echo "ok: a host with another secret is refused, and the job goes on with the right one"
+echo "ok: a host with a different secret is refused, and the job goes on with the right one"

@@ -365,7 +365,7 @@ class SignDescent extends Optimizer {
   }
 }
 
-test("an optimizer of one's own reports only what a step's numbers are", () =>
+test("a custom optimizer reports only what a step's numbers are", () =>
   alone(async (ctx) => {
     using model = new Point(fromArray(ctx, [1, 2, 3], [3]));
     using optimizer = new SignDescent(model);

@@ -245,7 +245,7 @@ export class Agent implements AsyncDisposable {
     const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
     const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorld: -1 };
     if (isObserver) {
-      // An agent lasts as long as its ranks, whoever looks on.
+      // An agent lasts as long as its ranks, also while it is observed.
       this.#connections.delete(channel);
       this.#observers.add(channel);
       this.#worlds.addObserver(branch);

@@ -48,7 +48,7 @@ describe("TLS with a pre-shared key", () => {
     expect(server.handshakes).toBe(0);
   });
 
-  it("rejects another secret, with an error on both sides that has neither", async () => {
+  it("rejects a shared secret mismatch, with an error on both sides that has neither", async () => {
     const [secret, other] = [createSecret(), createSecret()];
     const { server, refused } = await listen(secret);
     const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
@@ -102,7 +102,7 @@ describe("TLS with a pre-shared key", () => {
     );
   });
 
-  it("carries the control plane between agents, and one with another secret fails at once", async () => {
+  it("carries the control plane between agents, and one with a different secret fails at once", async () => {
     const secret = createSecret();
     const directory = mkdtempSync(join(tmpdir(), "tls-"));
     const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({

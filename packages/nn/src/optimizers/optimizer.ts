@@ -206,7 +206,7 @@ export abstract class Optimizer implements Disposable {
 
   /**
    * The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. Of a sharded model whole
-   * copies, the same on all ranks, which are yours to dispose: collective, and as large as without sharding.
+   * copies, the same on all ranks, which the caller disposes: collective, and as large as without sharding.
    */
   stateDict(): OptimizerState {
     this.#finiteness?.throwIfFailed();
