@@ -34,6 +34,15 @@ const WORDS = [
   { word: /\bnews\b/, instead: "control messages" },
   { word: /\bdress(es|ed|ing)?\b/, instead: "wrap" },
   { word: /\btroubles?\b/, instead: "failure or problem" },
+  { word: /\bwhoever\b/, instead: "the caller, the owner or any rank that" },
+  { word: /\bunasked\b/, instead: "without extra code, or without being requested" },
+  { word: /\bfrom afar\b/, instead: "of a distant rank" },
+  { word: /\bone's own\b/, instead: "local, or custom" },
+  { word: /\byours to dispose\b/, instead: "the caller disposes it" },
+  { word: /\btwice is fine\b/, instead: "idempotent" },
+  { word: /\banother secret\b/, instead: "shared secret mismatch" },
+  { word: /\bmay be given again\b/, instead: "may be repeated" },
+  { word: /\btravell?ing queries\b/, instead: "query exchange" },
   { word: /\bgossip(s|ing)?\b|\bquarrel(s|ing)?\b|\bmailbox(es)?\b/, instead: "the protocol's own term" },
 ].map(({ word, ...rest }) => ({ word: new RegExp(word, "gi"), ...rest }));
 

@@ -167,7 +167,7 @@ describe("mosaic gpu", () => {
       env: { ...process.env, ...env },
     });
 
-  test("refuses unknown arguments", () => {
+  test("rejects unknown arguments", () => {
     expect(gpu(["--only", "nothing"])).toMatchObject({
       status: 2,
       stderr: expect.stringContaining('no step "nothing"'),

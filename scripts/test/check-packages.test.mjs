@@ -28,7 +28,7 @@ const ready = [
 const faulty = [
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script, "postinstall"/],
   ["another license", { license: "ISC" }, {}, /license is not MIT/],
-  ["no words to be found by", { keywords: undefined }, {}, /its keywords are not mosaic and attention/],
+  ["no keywords", { keywords: undefined }, {}, /its keywords are not mosaic and attention/],
   ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and some of its own/],
   ["a word that stands twice", { keywords: ["mosaic", "attention", "ring", "ring"] }, {}, /stands twice/],
   ["an older Node", { engines: { node: ">=18" } }, {}, /engines.node/],

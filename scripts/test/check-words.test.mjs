@@ -21,6 +21,10 @@ test.each([
   ["using dressed = dress(device);", ['"dress"', '"dressed"']],
   ["// The knobs of an emulated driver", ['"knobs"']],
   ["// Trouble, guests, news and whereabouts", ['"Trouble"', '"guests"', '"news"', '"whereabouts"']],
+  ["// Yours to dispose; twice is fine, whoever asks", ['"Yours to dispose"', '"twice is fine"', '"whoever"']],
+  ["// What came from afar, and one's own: it nests unasked", ['"from afar"', '"one\'s own"', '"unasked"']],
+  ['const error = "it has another secret; may be given again";', ['"another secret"', '"may be given again"']],
+  ["class TravellingQueries {}", ['"Travelling Queries"']],
 ])("finds %s", (line, words) => {
   const faults = withSource(`\n${line}\n`);
   expect(new Set(faults.map((fault) => fault.split(": ")[1]))).toEqual(new Set(words));

@@ -34,7 +34,7 @@ describe("instrument", () => {
     expect(expected.split("\n").length).toBe(code.split("\n").length);
   });
 
-  test("refuses a promise that it could not keep", () => {
+  test("rejects a promise that it could not keep", () => {
     expect(() => instrument("const { a } = f(); // => 1")).toThrow(/must follow an expression/);
   });
 });
@@ -82,8 +82,8 @@ describe("expectThrown", () => {
     throw new RangeError("axis 4 is out of range");
   };
   test("accepts the error it names", () => expectThrown(fail, "RangeError: axis 4"));
-  test("refuses another", () => expect(expectThrown(fail, "TypeError")).rejects.toThrow(/received RangeError/));
-  test("refuses silence", () => expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
+  test("rejects another", () => expect(expectThrown(fail, "TypeError")).rejects.toThrow(/received RangeError/));
+  test("rejects silence", () => expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
 });
 
 test("a generated example runs, and a false promise in it fails", async () => {

@@ -61,7 +61,7 @@ describe("what an addon demands", () => {
     expect(isAtMost("GLIBC_PRIVATE", NEWEST)).toBe(false);
   });
 
-  test("what is no ELF file is refused", () => {
+  test("what is no ELF file is rejected", () => {
     expect(() => demandsOf(Buffer.alloc(64))).toThrow("expected a 64-bit little-endian ELF file");
   });
 });

@@ -224,7 +224,7 @@ class ScheduleReader {
       if (!sent) continue;
       const { layout, dtype } = this.#rank.tape.views[view]!;
       const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
-      // Part of the rows of several ranks: one's own, or results that go home.
+      // Part of the rows of several ranks: local rows, or results that return to their owner.
       const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
       const owner = resultNames.has(name) ? peer : this.#rank.tape.rank;
       const senders = part && owners.includes(owner) ? [owner] : owners;

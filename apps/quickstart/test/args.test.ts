@@ -109,7 +109,7 @@ describe("the command line", () => {
     ["--predict nowhere/both.svg", /--predict: expected a file in a directory that exists/],
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
-  ])("refuses %s", (line, message) => {
+  ])("rejects %s", (line, message) => {
     const read = (): unknown => readSettings(line.split(" "));
     expect(read).toThrow(UsageError);
     expect(read).toThrow(message);

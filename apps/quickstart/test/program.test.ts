@@ -137,7 +137,7 @@ describe("the program", () => {
     expect(summary["bytesSent"]).toBeGreaterThanOrEqual(ranks - 1);
   });
 
-  it("refuses a GPU for more ranks than there are", async () => {
+  it("rejects a GPU for more ranks than there are", async () => {
     const ran = await run([...small, "--device", "cuda", "--ranks", "2", "--svg", ""]);
     expect(ran).toMatchObject({ code: 1, stderr: expect.stringMatching(/each of the 2 ranks .*MOSAIC_SHARE_GPUS/) });
   });
@@ -169,7 +169,7 @@ describe("the program", () => {
     expect(readdirSync(temporary).filter((name) => name.startsWith("mosaic-quickstart-"))).toEqual([]);
   });
 
-  it("prints its help, and refuses unknown arguments", async () => {
+  it("prints its help, and rejects unknown arguments", async () => {
     expect(await run(["--help"])).toMatchObject({ code: 0, stdout: expect.stringContaining("--tokens N") });
     const refused = { code: 2, stdout: "", stderr: expect.stringMatching(/--bogus[^]*npm run demo/) };
     expect(await run(["--bogus"])).toMatchObject(refused);

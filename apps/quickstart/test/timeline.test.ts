@@ -78,7 +78,7 @@ describe("the timeline", () => {
     ]);
   });
 
-  it("refuses a rank that did not do what its script states", () => {
+  it("rejects a rank that did not do what its script states", () => {
     const done = (...events: readonly TraceEvent[]) =>
       createTimeline([report(0, events)], script([tile(0)], [sending(0)]));
     expect(() => done()).toThrow("rank 0: expected pieces of attention as planned, 1; received 0");

@@ -81,7 +81,7 @@ function collectivesFor(deviceOrName: Device | DeviceName, worldSize: number): C
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
   const partners = collectivesForDevice(device);
-  // What is no name at all is refused, with all names, by who makes it.
+  // What is no name at all is rejected, with all names, by who makes it.
   if (partners === undefined || partners.includes(collectives) || !collectivesNames.includes(collectives)) return;
   throw new OptionError({
     where: "init: collectives",

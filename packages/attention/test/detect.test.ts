@@ -144,7 +144,7 @@ async function initWith(
   return stdout;
 }
 
-it("refuses options of detection that do not exist", () =>
+it("rejects options of detection that do not exist", () =>
   expect(detect({ worldsize: 2 } as object)).rejects.toThrow(/detect: expected options among worldSize, localRanks/));
 
 describe("init", () => {
@@ -181,7 +181,7 @@ describe("init", () => {
       { MOSAIC_COLLECTIVES: "local" },
       /expected "nccl" with device "cuda", received "local"/,
     ],
-  ])("refuses %s", async (_, env, message) => {
+  ])("rejects %s", async (_, env, message) => {
     expect(await initWith({ MOSAIC_DEVICE: "cuda", ...env })).toMatch(message);
     expect(await initWith(env, `{ device: "cuda" }`)).toMatch(message);
   });
@@ -216,12 +216,12 @@ describe("init", () => {
   it.each([
     ["cuda", "ucx", /expected "nccl" with device "cuda", received "ucx"/],
     ["cpu", "nccl", /expected "local" or "ucx" with device "cpu", received "nccl"/],
-  ])("refuses device %s with collectives %s", async (device, collectives, message) => {
+  ])("rejects device %s with collectives %s", async (device, collectives, message) => {
     expect(await initWith({}, JSON.stringify({ device, collectives }))).toMatch(message);
     expect(await initWith({ MOSAIC_DEVICE: device, MOSAIC_COLLECTIVES: collectives })).toMatch(message);
   });
 
-  it("refuses what MOSAIC_DEVICE cannot mean", async () => {
+  it("rejects what MOSAIC_DEVICE cannot mean", async () => {
     const message =
       /^OptionError\nenvironment variable MOSAIC_DEVICE: expected "cpu", "cuda" or "auto", received "tpu"/;
     expect(await initWith({ MOSAIC_DEVICE: "tpu" })).toMatch(message);

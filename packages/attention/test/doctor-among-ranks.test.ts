@@ -116,7 +116,7 @@ the hosts fit`);
       /✗ MTU +mismatch: 1500 on n0, n2; 9000 on n1\n +→ on n0: ip link set dev eth0 mtu 9000; on n2/,
     ],
     [
-      "a port that is refused",
+      "a port that is rejected",
       { measured: { sockets: [{ phase: "connect", reason: "ECONNREFUSED" }, null, link] } },
       /✗ +n1 → n0: blocked: TCP to 10\.0\.0\.0:4000: refused, by a firewall\n +→ on n0, open/,
     ],
@@ -203,7 +203,7 @@ describe("mosaic-doctor --hosts", () => {
     expect(ended.map(({ code }) => code)).toEqual([1, 1]);
   }, 60_000);
 
-  it("refuses ports that are no range", async () => {
+  it("rejects ports that are no range", async () => {
     const [ended] = await runDoctor({ nodes: 1, args: ["--ports", "80"] });
     expect(ended!.code).toBe(2);
     expect(ended!.stderr).toMatch(/--ports: expected a range from 1 to 65535, such as 30000-30999, received "80"/);

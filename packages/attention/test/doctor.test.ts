@@ -211,7 +211,12 @@ describe("mosaic-doctor", () => {
   it.each<readonly [string, Readonly<Record<string, string>>, number, RegExp]>([
     ["no driver", { MOSAIC_CUDA_LIBRARY: "/none/libcuda.so.1" }, 1, /✗ GPU driver +no CUDA driver: cannot load \/none/],
     ["too old a driver", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*\n.*→ Update NVIDIA's driver/],
-    ["too old a GPU", { MOSAIC_EMULATED_CAPABILITY: "75" }, 1, /✗ GPUs .* 7\.5, .*: .*needed is 8\.0/],
+    [
+      "too old a GPU",
+      { MOSAIC_EMULATED_CAPABILITY: "75" },
+      1,
+      /✗ GPUs .* 7\.5, .*: .*8\.0 \(Ampere\) or newer is required/,
+    ],
     [
       "a GPU",
       { MOSAIC_EMULATED_CAPABILITY: "90" },
@@ -243,7 +248,7 @@ describe("mosaic-doctor", () => {
     expect(reported.findings).toContainEqual({ check: "GPUs", level: "ok", text: "test matmul passed" });
   });
 
-  it("prints its help, and refuses unknown arguments", async () => {
+  it("prints its help, and rejects unknown arguments", async () => {
     expect(await doctor(["--help"])).toEqual({ code: 0, output: expect.stringContaining("--json") });
     expect(await doctor(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
     expect(await doctor(["--hosts"])).toEqual({

@@ -80,7 +80,7 @@ describe("init", () => {
     expect(ctx.backend("ring").axes).toEqual(["sp"]);
   });
 
-  it("takes parts assembled by hand, and backends of one's own", async () => {
+  it("takes parts assembled by hand, and custom backends", async () => {
     const mine: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
     await using ctx = await mosaic.init({
       device: mosaic.cpu({ threads: 1 }),
@@ -120,7 +120,7 @@ describe("init", () => {
     [{ rank: 3, worldSize: 2 }, /a rank from 0 to worldSize/],
     [{ mesh: { sp: 1 }, spSize: 1 }, /mesh or spSize/],
     [{ backends: [mosaic.ring(), mosaic.ring()] }, /duplicate name "ring"/],
-  ])("refuses %j", async (options, message) => {
+  ])("rejects %j", async (options, message) => {
     await expect(mosaic.init(options as mosaic.InitOptions)).rejects.toThrow(message);
   });
 
@@ -154,7 +154,7 @@ describe("world", () => {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   });
 
-  it("refuses options that do not exist", async () => {
+  it("rejects options that do not exist", async () => {
     await expect(mosaic.world(2, { axis: "sp" } as mosaic.WorldOptions)).rejects.toThrow(/received "axis"/);
   });
 });

@@ -60,7 +60,7 @@ test.each(names)("on %s the launcher starts ranks", (host) => {
   expect(stdout).toContain("rank 1");
 });
 
-test.each(names)("on %s a device refuses, and names the platforms that have one", (host) => {
+test.each(names)("on %s a device rejects, and names the platforms that have one", (host) => {
   const { stdout } = runOn(
     host,
     `import { init } from "@mosaic/attention";

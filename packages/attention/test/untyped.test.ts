@@ -47,7 +47,7 @@ const excluded: readonly (readonly [name: RegExp, why: string])[] = [
   [/FinalizedStorage\.(releaseMemory|adoptMemory)$/, "always refused: of native storages alone"],
 ];
 
-/** Whose right call is refused where there is no GPU, or no UCX. */
+/** Whose right call is rejected where there is no GPU, or no UCX. */
 const needsSystem =
   /^(kernels-cuda\.(cuda|cudaSystem|CudaDevice)|collectives-(nccl|ucx)\.world|collectives-nccl\.ncclSystem|collectives-ucx\.ucxSystem)$/;
 

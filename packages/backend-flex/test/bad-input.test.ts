@@ -37,7 +37,7 @@ test.each([
     { cost: { alpha: 1 } },
     /flex: cost: expected options among latency, bandwidth, .*memoryBandwidth, received "alpha"/,
   ],
-])("%j is refused", (options, message) => {
+])("%j is rejected", (options, message) => {
   expect(() => flex(options as FlexOptions)).toThrow(message);
 });
 

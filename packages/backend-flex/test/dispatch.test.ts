@@ -107,11 +107,11 @@ describe("placements", () => {
 
   test("do not use the random generator or the clock of the machine", () => {
     const [random, now] = [Math.random, performance.now];
-    const refuse = () => {
+    const reject = () => {
       throw new Error("read");
     };
-    Math.random = refuse;
-    performance.now = refuse;
+    Math.random = reject;
+    performance.now = reject;
     try {
       dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 4, chunkSize: 64 });
     } finally {
@@ -135,7 +135,7 @@ describe("placements", () => {
     expect(ours.objective).toBeLessThan(plain.objective);
   });
 
-  test("refuse what they are not of", () => {
+  test("reject what they are not of", () => {
     const placement = dispatch({ mask: packed, length: 5000, ranks: 4 });
     expect(() => placement.spans(0, 5, 5000)).toThrow("a shard index below 4, 4 shards and length 5000");
     expect(() => dispatch({ mask: [], length: 10, ranks: 2 })).toThrow("a mask, or one for each sample");

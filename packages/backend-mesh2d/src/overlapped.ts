@@ -5,7 +5,7 @@ import type { Schedule } from "./schedule.ts";
 import type { TilePeers } from "./tile.ts";
 import { type ChunkTransfer, rowKinds } from "./timeline.ts";
 
-/** Replays schedules: batches are posted ahead, blocks computed as their chunks come, each transfer behind others' blocks. */
+/** Executes schedules: posts batches ahead, computes blocks as their chunks arrive, and overlaps each transfer with other blocks. */
 export class OverlappedExecutor implements PassExecutor {
   readonly #pass: Pass;
   readonly #getSchedule: (tile: Tile) => Schedule;
@@ -25,7 +25,7 @@ export class OverlappedExecutor implements PassExecutor {
   add(tile: Tile): void {
     const { device } = this.#pass.group;
     using buffers = new ChunkBuffers({ device, order: "sbhd" });
-    // Whatever happens, nothing is under way when the chunks are given back.
+    // Also on errors, no transfer is in flight when the chunks are released.
     using batches = this.#batches;
     const queries = this.#queries;
     const keys = new TileAxis(tile.keys, buffers);
@@ -40,7 +40,7 @@ export class OverlappedExecutor implements PassExecutor {
     batches.wait();
   }
 
-  /** Queries come with the first tile, and the sums over them leave with the last. */
+  /** Queries are received with the first tile, and their sums are sent with the last. */
   #post(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivals: (() => void)[] = [];
@@ -69,7 +69,7 @@ export class OverlappedExecutor implements PassExecutor {
   }
 }
 
-/** A batch under way, and what to do with what it brought. */
+/** A batch in flight, and the callbacks for the chunks that it receives. */
 interface Batch {
   readonly work: Work | undefined;
   readonly arrivals: readonly (() => void)[];
@@ -77,8 +77,8 @@ interface Batch {
 
 /**
  * Batches of messages that are posted one after the other and waited for in the same order, on all ranks: two ranks that
- * exchange several messages must agree on their order, and may not agree on which they need first. Batches run in that
- * order anyway, so nothing waits longer for it.
+ * exchange several messages must post them in the same order, even if they need them in different orders. Batches run in
+ * posting order anyway, so this adds no waiting.
  */
 class BatchQueue implements Disposable {
   readonly #group: ProcessGroup;
@@ -97,7 +97,7 @@ class BatchQueue implements Disposable {
     return this.#postedBatches.push({ work, arrivals });
   }
 
-  /** What is computed next comes after batch `number` and all before it; by default after all. */
+  /** Orders later compute after batch `number` and all earlier ones; by default after all posted so far. */
   wait(number: number = this.#postedBatches.length): void {
     while (this.#waitedBatches < number) {
       const { work, arrivals } = this.#postedBatches[this.#waitedBatches++]!;
@@ -106,13 +106,13 @@ class BatchQueue implements Disposable {
     }
   }
 
-  /** Leaves nothing under way, whatever happened. */
+  /** Waits for all batches in flight, also after an error. */
   [Symbol.dispose](): void {
     while (this.#waitedBatches < this.#postedBatches.length) this.#postedBatches[this.#waitedBatches++]!.work?.wait();
   }
 }
 
-/** One dimension of the tile: chunks come in offset by offset, and so do their sums leave. */
+/** One dimension of the tile: chunks are received, and their sums sent, offset by offset. */
 class TileAxis {
   readonly #operand: Operand;
   readonly #buffers: ChunkBuffers;
@@ -122,9 +122,9 @@ class TileAxis {
   readonly #inputs: (Chunk | undefined)[] = [];
   readonly #sums: (Chunk | undefined)[] = [];
   readonly #chunks: (OperandChunks | undefined)[] = [];
-  /** The batches that bring chunks. */
+  /** The batches that receive chunks. */
   readonly #batches: number[] = [];
-  /** Blocks that were passed, computed or not. */
+  /** Blocks processed so far, computed or skipped. */
   readonly #completedBlocks: number[] = [];
 
   constructor(operand: Operand, buffers: ChunkBuffers) {
@@ -134,7 +134,7 @@ class TileAxis {
     this.#own = isSent ? buffers.contiguous(operand.inputs) : undefined;
   }
 
-  /** Adds to a batch: the chunk at an offset comes, and this rank's own goes to the one that has it there. */
+  /** Adds to a batch: receives the chunk at an offset, and sends the local chunk to the rank that has it at that offset. */
   receiveInputs(offset: number, batch: Transfer[]): void {
     const { peers, inputs } = this.#operand;
     const from = peers.sources[offset];
@@ -146,14 +146,14 @@ class TileAxis {
     batch.push(...recvTransfers(chunk, from));
   }
 
-  /** Sets which batch brings the chunk at an offset. */
+  /** Sets the batch that receives the chunk at an offset. */
   setBatch(offset: number, batch: number): void {
     this.#batches[offset] = batch;
   }
 
   /**
-   * Adds to a batch: the sums at an offset go to their owner, and those over this rank's own rows come. Returns what to do
-   * when it has run.
+   * Adds to a batch: sends the sums at an offset to their owner, and receives those of the local rows. Returns the callback
+   * for its completion.
    */
   reduceToOwner(offset: number, batch: Transfer[]): () => void {
     const { peers, sums, accumulate } = this.#operand;
@@ -171,7 +171,7 @@ class TileAxis {
     };
   }
 
-  /** After each block of the last tile; gives a chunk's rows back after one for every chunk of the other dimension. */
+  /** Called after each block of the last tile; releases a chunk once it was combined with every chunk of the other dimension. */
   blockDone(offset: number, { sources }: TilePeers): void {
     const blocksDone = (this.#completedBlocks[offset] ?? 0) + 1;
     this.#completedBlocks[offset] = blocksDone;
@@ -179,7 +179,7 @@ class TileAxis {
     if (blocksDone === sources.length && inputs) this.#buffers.release(inputs);
   }
 
-  /** The batch that brings the chunk at an offset; 0 if it is here. */
+  /** The batch that receives the chunk at an offset; 0 if it is local. */
   batchAt(offset: number): number {
     return this.#batches[offset] ?? 0;
   }
@@ -189,7 +189,7 @@ class TileAxis {
     return (this.#chunks[offset] ??= this.#createChunk(offset));
   }
 
-  /** One's own rows are where they were, and their sums go where they belong; others' lie in memory of this pass. */
+  /** Local rows and their sums are used in place; those of other ranks are buffers of this pass. */
   #createChunk(offset: number): OperandChunks {
     const { peers, inputs, sums, clear } = this.#operand;
     const source = peers.sources[offset]!;

@@ -20,7 +20,7 @@ test("a shape of other many ranks", async () => {
   });
 });
 
-test("parts that come from elsewhere than was declared, or after the last, are refused", async () => {
+test("parts that come from elsewhere than was declared, or after the last, are rejected", async () => {
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const [q, k, v] = [1, 2, 3].map(() => randn(ctx, [1, 2, 5, 4])) as [Tensor, Tensor, Tensor];

@@ -60,7 +60,7 @@ test("gradients of a step travel while the next one computes", async () => {
   expect(logs).toEqual([order, order, order]);
 });
 
-test("keys land in two buffers in turn, beside those of one's own", async () => {
+test("keys land in two buffers in turn, beside the local keys", async () => {
   await onWorld(makeWorld, { size: 5 }, async (ctx) => {
     const handles: bigint[] = [];
     for (const { k } of rotate(ctx.world, createKv(ctx), createTable(5))) handles.push(k.storage.handle);

@@ -5,7 +5,7 @@ import { TestDevice } from "./device.ts";
 import { openRanks } from "./ranks.ts";
 import { tensor } from "./values.ts";
 
-test("bad operands are refused before anything is sent, and the group goes on", async () => {
+test("bad operands are rejected before anything is sent, and the group goes on", async () => {
   await using ranks = await openRanks(2);
   const [group] = ranks.groups;
   const [device, other] = ranks.devices;
@@ -106,7 +106,7 @@ test("local() without a job to meet in reports what is missing", async () => {
   }
 });
 
-test("local() refuses options that do not exist, or cannot be", () => {
+test("local() rejects options that do not exist, or cannot be", () => {
   expect(() => local({ timeout: 5 } as object)).toThrow(
     /local: expected options among name, connectTimeout, received "timeout"/,
   );

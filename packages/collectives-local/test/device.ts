@@ -66,7 +66,7 @@ export class TestDevice implements Device {
     this.stream = stream;
   }
 
-  /** Filled with NaN: whoever reads what nobody wrote notices. */
+  /** NaN-poisoned: a read of memory that was never written is detected. */
   empty(shape: Shape, dtype: DType): Tensor {
     const bytes = numel(shape) * dtypeBytes[dtype];
     const memory = new ArrayBuffer(Math.max(bytes, 4));

@@ -80,7 +80,7 @@ test("a rank of another size than its world", async () => {
   await expect(beyond).rejects.toThrow(MosaicError);
 });
 
-test("a device with a port is refused before its handle is taken for a CPU stream", async () => {
+test("a device with a port is rejected before its handle is taken for a CPU stream", async () => {
   const stream = { handle: 8n, port: 8n };
   const device = { type: "cuda", index: 0, stream } as unknown as Device;
   const connecting = connectRank({ device, rank: 0, size: 1, openTransport, control: inProcessControl(1) });

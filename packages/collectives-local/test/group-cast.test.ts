@@ -200,7 +200,7 @@ function isValid(ranges: readonly RowRange[], rows: number): boolean {
   return end <= rows;
 }
 
-test("drawn plans, right and wrong: what is refused is what may not be, before anything is posted", async () => {
+test("drawn plans, right and wrong: what is rejected is what may not be, before anything is posted", async () => {
   await using ranks = await openCpuRanks(2);
   const next = uniforms(77);
   const draw = (): number => [Math.floor(next() * 7) - 1, 0.5, Number.NaN][next() < 0.94 ? 0 : next() < 0.5 ? 1 : 2]!;

@@ -60,7 +60,7 @@ test("many worlds at once do not meet", async () => {
   await Promise.all(worlds.map((each) => each[Symbol.asyncDispose]()));
 });
 
-test("ranks whose kernels round differently are refused, with the variable that sets them", async () => {
+test("ranks whose kernels round differently are rejected, with the variable that sets them", async () => {
   const sets = ["avx512", "avx512", "avx2"];
   const open = (of: (rank: number) => string) =>
     world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: of(rank) }) });

@@ -97,7 +97,7 @@ test.each([
   expect(await Promise.all(ranks.map((rank) => rank.exited))).toEqual([0, 0]);
 });
 
-test("ranks of several hosts are refused", async () => {
+test("ranks of several hosts are rejected", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(2);
   const rank = processes.start("work", { ...job.env(0), LOCAL_WORLD_SIZE: "1" });

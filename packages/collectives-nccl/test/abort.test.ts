@@ -3,7 +3,7 @@ import { promisify } from "node:util";
 import { expect, test } from "vitest";
 import { emulatedLibraries } from "./emulated.ts";
 
-// An operation of the world never ends, and one of a part lies behind it on the same stream: whoever aborts the part
+// An operation of the world never ends, and one of a part lies behind it on the same stream: what aborts the part
 // first, and waits for it, waits for ever.
 test("communicators that share a stream are aborted together", async () => {
   const at = (module: string): string => JSON.stringify(import.meta.resolve(module));

@@ -34,13 +34,13 @@ test.each([
   ["203.0.113.0/24", /expected an interface of this host in the subnet 203\.0\.113\.0\/24, received interfaces lo/],
   ["10.0.0.0/33", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\.0\/33"/],
   ["lo,", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received ""/],
-])("network %j is refused when the ranks connect", async (network, message) => {
+])("network %j is rejected when the ranks connect", async (network, message) => {
   vi.stubEnv("NCCL_SOCKET_IFNAME", undefined);
   await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(OptionError);
   await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(message);
 });
 
-test("devices of other kinds are refused, with what serves them", async () => {
+test("devices of other kinds are rejected, with what serves them", async () => {
   await using ranks = await openRanks(1);
   const device = { ...ranks.devices[0]!, type: "cpu" };
   await expect(nccl().connect({ device, rank: 0, size: 1 })).rejects.toThrow(

@@ -28,7 +28,7 @@ test.each([
   expect(process.env.NCCL_RUNTIME_CONNECT).toBe(expected);
 });
 
-test("a wait behind a split that ranks of this thread have yet to call is refused, not blocked on", async () => {
+test("a wait behind a split that ranks of this thread have yet to call is rejected, not blocked on", async () => {
   await using ranks = await openRanks(2, { timeout: 5 });
   const [a, b] = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   const [first, second] = ranks.groups;

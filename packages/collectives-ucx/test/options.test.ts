@@ -29,7 +29,7 @@ test("an interface, a subnet, both, and ports", () => {
   }
 });
 
-test("devices of other kinds are refused", async () => {
+test("devices of other kinds are rejected", async () => {
   const device = { type: "cuda" } as never;
   await expect(ucx().connect({ device, rank: 0, size: 1 })).rejects.toThrow(
     /ucx collectives: expected a device of type cpu, received cuda/,

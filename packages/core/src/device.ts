@@ -38,7 +38,7 @@ export interface Device extends Disposable {
   readonly index: number;
   readonly stream: Stream;
   readonly kernels: Kernels;
-  /** What its attention has beyond what every device must: a call that needs more is refused. Absent: nothing. */
+  /** What its attention has beyond what every device must: a call that needs more is rejected. Absent: nothing. */
   readonly features?: readonly KernelFeature[];
   /** What its kernels are compiled for, where their rounding depends on it: "avx2". All ranks must have the same. */
   readonly instructionSet?: string;

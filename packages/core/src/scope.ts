@@ -65,7 +65,7 @@ function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unk
 }
 
 /**
- * Lets a tensor outlive the scopes that it was created in; it is then yours to dispose. Returns it.
+ * Lets a tensor outlive the scopes that it was created in; the caller then disposes it. Returns it.
  *
  * @example
  * ```ts

@@ -64,7 +64,7 @@ export class Tensor implements Disposable, TensorInit {
   readonly offset: number;
   /** Set on leaves (parameters, inputs) that require grad; results of operations on them require it, too. */
   requiresGrad = false;
-  /** The tracker of the scope that releases it when it ends; null: it is yours to dispose. */
+  /** The tracker of the scope that releases it when it ends; null: the caller disposes it. */
   owner: TensorTracker | null = null;
   /** Of a parameter that several ranks hold alike, as `createParameter` makes them; null for any other tensor. */
   replication: Replication | null = null;

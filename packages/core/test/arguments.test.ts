@@ -65,7 +65,7 @@ const ofSpan: Readonly<Record<string, (span: Span) => unknown>> = {
   formatShards: (each) => formatShards([[each]]),
 };
 
-describe("the algebra of slices refuses", () => {
+describe("the algebra of slices rejects", () => {
   test.each(Object.entries(ofSlice))("what is no slice: %s", (_, call) => {
     call(slice);
     for (const wrong of slices) expect(() => call(wrong as Slice), JSON.stringify(wrong)).toThrow(OptionError);
@@ -145,5 +145,5 @@ describe("ChunkBuffers", () => {
     "rows beyond the last": () => buffers.narrow(chunk, 1, 2),
     "a tensor that is none": () => buffers.takeOwnership(wrong({})),
   };
-  test.each(Object.entries(calls))("refuses %s", (_, run) => expect(run).toThrow(MosaicError));
+  test.each(Object.entries(calls))("rejects %s", (_, run) => expect(run).toThrow(MosaicError));
 });

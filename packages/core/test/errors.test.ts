@@ -30,7 +30,7 @@ test("any other text is where it happened", () => {
   expect(error.details).toEqual({ where: "rank 2 (pid 71) exited" });
 });
 
-test.each(["gatherRows", "scatterAddRows"])("an index that %s refuses names the layer and its table", (kernel) => {
+test.each(["gatherRows", "scatterAddRows"])("an index that %s rejects names the layer and its table", (kernel) => {
   const error = errorFromFailure(1, `${kernel}: expected integers from 0 to 3, received 4`);
   expect(error.message).toBe(
     `${kernel}: expected integers from 0 to 3, received 4; in an Embedding these are token ids, and its table has 4 rows: make it larger, or correct the tokens`,

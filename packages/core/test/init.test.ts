@@ -32,7 +32,7 @@ describe("init", () => {
     await expect(start()).rejects.toThrow(/collectives for 2 ranks, received none; pass collectives, such as/);
   });
 
-  test("refuses what does not go together", async () => {
+  test("rejects what does not go together", async () => {
     await expect(start({ rank: 3, worldSize: 2 })).rejects.toThrow(/rank 3 of 2/);
     await expect(start({ mesh: { sp: 1 }, spSize: 1 })).rejects.toThrow(/mesh or spSize, received both/);
     await expect(start({ spSize: 2 })).rejects.toThrow(/a divisor of the 1 ranks, received 2/);
@@ -133,7 +133,7 @@ describe("a context", () => {
     await expect(start({ beforeClose: 1 as never })).rejects.toThrow(/beforeClose: expected a function/);
   });
 
-  test("refuses to work after close, which is fine twice", async () => {
+  test("rejects to work after close, which is fine twice", async () => {
     const ctx = await start();
     await ctx.close();
     await ctx.close();
@@ -183,7 +183,7 @@ describe("singleRankGroup", () => {
     expect(group.traffic().bytesSent).toBe(0);
   });
 
-  test("refuses other ranks and unpaired transfers", async () => {
+  test("rejects other ranks and unpaired transfers", async () => {
     await using ctx = await start();
     const x = ones(ctx, [1]);
     expect(() => ctx.world.sendRecv([{ tensor: x, to: 1 }])).toThrow(/a rank from 0 to 0, received 1/);
@@ -191,7 +191,7 @@ describe("singleRankGroup", () => {
     expect(() => ctx.world.allGather(ones(ctx, [2]), x)).toThrow(ShapeError);
   });
 
-  test("refuses what a group of many ranks refuses", async () => {
+  test("rejects what a group of many ranks rejects", async () => {
     await using ctx = await start();
     const { world } = ctx;
     const square = zeros(ctx, [3, 3]);

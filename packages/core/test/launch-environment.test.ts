@@ -80,7 +80,7 @@ test("rank 0's host listens at MASTER_PORT, or beside the store of torchrun that
   expect(port({ ...step, SLURM_STEP_ID: "0" })).not.toBe(port(step));
 });
 
-test("partial and impossible variables are refused", () => {
+test("partial and impossible variables are rejected", () => {
   const refused = (env: Record<string, string>, message: string | RegExp): void =>
     expect(() => launchEnvironment(env)).toThrow(message);
   refused(
@@ -99,7 +99,7 @@ test("partial and impossible variables are refused", () => {
   expect(launchEnvironment({ RANK: "", WORLD_SIZE: "" })).toMatchObject({ launcher: undefined });
 });
 
-test("RANK and WORLD_SIZE that contradict the launcher are refused", () => {
+test("RANK and WORLD_SIZE that contradict the launcher are rejected", () => {
   const message =
     /RANK and WORLD_SIZE: expected OMPI_COMM_WORLD_RANK 2 and OMPI_COMM_WORLD_SIZE 4, as Open MPI set them, received/;
   for (const [RANK, WORLD_SIZE] of [

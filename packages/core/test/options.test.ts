@@ -74,7 +74,7 @@ describe("a declaration", () => {
     [{ size: 1, where: { head: 0 } }, "layer: where: head: expected an integer ≥ 1, received 0"],
     [{ size: 1, where: { head: 1, tail: 1 } }, 'layer: where: expected options among head, seq, received "tail"'],
   ];
-  test.each(faults)("refuses %j", (options, message) => {
+  test.each(faults)("rejects %j", (options, message) => {
     expect(() => declared.parse(options)).toThrow(OptionError);
     expect(() => declared.parse(options)).toThrow(message);
   });

@@ -119,7 +119,7 @@ describe("views share memory", () => {
   });
 });
 
-test("bad views are refused with what would be right", () => {
+test("bad views are rejected with what would be right", () => {
   const x = counted([2, 3]);
   expect(() => x.reshape([4, 2])).toThrow(/reshape: expected a shape of 6 elements, as \[2,3\], received \[4,2\]/);
   expect(() => x.reshape([-1, -1])).toThrow(ShapeError);
@@ -147,7 +147,7 @@ test("a view never shows memory of others", () => {
   expect(x.view({ shape: [0, 6], strides: [100, 1], offset: 6 }).size).toBe(0);
 });
 
-test("a disposed tensor is refused by name", () => {
+test("a disposed tensor is rejected by name", () => {
   const x = counted([2]);
   x.dispose();
   expect(() => x.reshape([2])).toThrow(DisposedError);
@@ -181,7 +181,7 @@ describe("creation", () => {
     expect(Math.max(...uniform)).toBeLessThan(0.5);
   });
 
-  test("refuses shapes and dtypes that make no sense", () => {
+  test("rejects shapes and dtypes that make no sense", () => {
     expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
       /a shape of 3 elements, the number of values, received \[2,2\] \(4\)/,
     );

@@ -58,7 +58,7 @@ test("the README lists every template", () => {
   }
 });
 
-test("refuses unknown templates, folders that are not empty, and what is no path", () => {
+test("rejects unknown templates, folders that are not empty, and what is no path", () => {
   const directory = temporary();
   expect(() => createProject({ directory, template: "toString" })).toThrow(
     /expected one of train, .* received toString/,

@@ -2,7 +2,7 @@ import { type Device, DeviceError, DTypeError, masks, ShapeError, type Tensor, t
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 
-test("attention refuses to sum in 16 bits: it would write past the end", () => {
+test("attention rejects to sum in 16 bits: it would write past the end", () => {
   using device = cpu({ threads: 1 });
   const make = (shape: readonly number[], dtype: "float32" | "bfloat16" = "float32"): Tensor =>
     device.empty(shape, dtype);

@@ -192,7 +192,7 @@ test("memory that a storage releases returns to the device, and using it is an e
   );
   expect(() => x.storage.handle).toThrow(/released/);
   await expect(x.read()).rejects.toThrow(/read: expected a tensor with memory/);
-  x.storage.releaseMemory(); // twice is fine
+  x.storage.releaseMemory(); // idempotent
   using other = device.empty([64], "float32");
   device.kernels.fill(other, 7);
   x.storage.adoptMemory(other.storage);

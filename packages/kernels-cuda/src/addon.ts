@@ -39,7 +39,7 @@ export interface CudaGpu {
   /** "9.0" */
   readonly capability: string;
   readonly bytes: number;
-  /** Why `cuda()` would refuse it; undefined if it would not. */
+  /** Why `cuda()` would reject it; undefined if it would not. */
   readonly problem?: string;
 }
 
@@ -69,7 +69,7 @@ export function cudaSystem(): CudaSystem {
   return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
 }
 
-/** What native/device/device.cc refuses, as far as can be found without opening the GPU. */
+/** What native/device/device.cc rejects, as far as can be found without opening the GPU. */
 function findProblem(capability: string, kernels: boolean): string | undefined {
   if (Number(capability) < 8)
     return `compute capability ${capability} is not supported; 8.0 (Ampere) or newer is required`;

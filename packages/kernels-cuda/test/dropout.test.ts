@@ -63,7 +63,7 @@ test.each(["float32", "bfloat16", "float16"] as const)(
 );
 
 // Softcap alone does not go by position.
-test("refuses slopes and dropout at positions that 31 bits do not hold", async () => {
+test("rejects slopes and dropout at positions that 31 bits do not hold", async () => {
   const run = async (change: object): Promise<void> => {
     using device = cuda();
     using x = write(device, [1, 2, 3, 4], [1, 1, 1, 4]);

@@ -155,7 +155,7 @@ test.concurrent("memory that one device keeps unused is another's when it runs o
   expect(reported).toBe("none");
 });
 
-test.concurrent("a read that finds no memory to convert through is refused, and the next is not", async () => {
+test.concurrent("a read that finds no memory to convert through is rejected, and the next is not", async () => {
   const [first, second] = await collectErrors(
     { env: { MOSAIC_EMULATED_MEMORY: String(3 * mebibyte) } },
     `const device = cuda(), x = device.empty([${mebibyte}], "bfloat16");

@@ -221,7 +221,7 @@ function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.Proc
   return String(Math.max(1, Math.floor(availableCpus(base) / nproc)));
 }
 
-/** What no rank could use is refused here, once, and not by every rank. */
+/** What no rank could use is rejected here, once, and not by every rank. */
 function checkThreads(where: string, text: string): string {
   if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
   throw new UsageError(`${where}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);

@@ -47,7 +47,7 @@ describe("an entry for node", () => {
     expect(loaders(command(file("a.tsx"), { version: "24.1.0", typescript: true }))).toEqual([...own, ...rest]);
   });
 
-  it("is refused with what to do about it", () => {
+  it("is rejected with what to do about it", () => {
     expect(() => command("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
     expect(() => command(".")).toThrow(/entry \.: not a file/);
     expect(() => command(file("a.py"))).toThrow(/expected \.js, .* received "\.py"; --exec runs any program/);
@@ -68,7 +68,7 @@ describe("a program", () => {
     expect(find(join(testDir(), "tool")).program).toBe(join(testDir(), "tool"));
   });
 
-  it("is refused when it is not there or not executable", () => {
+  it("is rejected when it is not there or not executable", () => {
     expect(() => find("no-such-program")).toThrow(/--exec no-such-program: it is not on PATH/);
     expect(() => find("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
     expect(() => find("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
@@ -77,7 +77,7 @@ describe("a program", () => {
     );
   });
 
-  it("is refused for its permission where PATH has it without; one that may be executed is preferred", () => {
+  it("is rejected for its permission where PATH has it without; one that may be executed is preferred", () => {
     const [first, second] = ["first", "second"].map((name) => join(testDir(), name)) as [string, string];
     for (const directory of [first, second]) {
       mkdirSync(directory);
@@ -114,7 +114,7 @@ describe("a plan", () => {
     expect(resolvePlan({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
   });
 
-  it("refuses what cannot be", () => {
+  it("rejects what cannot be", () => {
     const none = { CUDA_VISIBLE_DEVICES: "" };
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/no NVIDIA GPU found/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
@@ -168,7 +168,7 @@ describe("a plan", () => {
     expect(threads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
   });
 
-  it("refuses threads that no rank could have, wherever they were set", () => {
+  it("rejects threads that no rank could have, wherever they were set", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
       resolvePlan({ entry: "sh", exec: true, ...options }, env);
     const legal = "expected an integer from 1 to 1024, received";

@@ -81,9 +81,9 @@ sleep 0.6
 (head -c 64 /dev/zero | tr '\0' x) > other; chmod 600 other
 MOSAIC_TOKEN_FILE=other launch 1 2 f1 "$program"
 expect_code f1 2
-wait_for f1.out "it has another secret"
+wait_for f1.out "the shared secrets do not match"
 wait_for f0.out "a connection from 10.77.0.11 was refused: the shared secrets do not match"
 launch 1 2 f2 "$program"
 expect_code f0 0; expect_code f2 0
 expect_none_left 0 1
-echo "ok: a host with another secret is refused, and the job goes on with the right one"
+echo "ok: a host with a different secret is refused, and the job goes on with the right one"

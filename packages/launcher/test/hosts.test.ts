@@ -370,7 +370,7 @@ describe("the options for hosts", () => {
     [["--hosts=a,b", "--node-rank=0"], {}, /--node-rank: expected none, as --hosts numbers the nodes, received "0"/],
     [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a program and its options/],
     [["--hosts=a,b", "--rdzv-endpoint=:x"], {}, /--rdzv-endpoint: expected host or host:port/],
-  ] as [string[], Env, RegExp][])("refuse %j %j", (argv, env, message) => {
+  ] as [string[], Env, RegExp][])("reject %j %j", (argv, env, message) => {
     expect(() => parse(argv, env)).toThrow(message);
   });
 
@@ -380,12 +380,12 @@ describe("the options for hosts", () => {
     ["a:2 slots=2", /hosts:1: expected host/],
     ["a max_slots=2", /hosts:1: expected host/],
     ["# none", /expected a host, found none/],
-  ])("refuse the file %j", (text, message) => {
+  ])("reject the file %j", (text, message) => {
     writeFileSync(join(testDir(), "hosts"), text);
     expect(() => parse(["--hostfile", join(testDir(), "hosts")])).toThrow(message);
   });
 
-  it("are those of the launcher alone: without one, an agent refuses to start", async () => {
+  it("are those of the launcher alone: without one, an agent rejects to start", async () => {
     const { code, stderr } = await mosaicRun(["--agent-stdin", "--exec", "true"]).outcome;
     expect(stderr).toContain("mosaic-run: --agent-stdin: standard input ended before the header");
     expect(code).toBe(2);

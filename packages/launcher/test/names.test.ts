@@ -138,7 +138,7 @@ describe("a job at an endpoint", () => {
     writeFileSync(hosts, "127.0.0.7 late.test\n");
     const [, second] = await ended(nodes);
     expect(second).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);
-    // Without --bind-any node 0 refuses to listen where no other host would reach it.
+    // Without --bind-any node 0 rejects to listen where no other host would reach it.
     const { code, stderr } = await refused.outcome;
     expect(stderr).toContain("--rdzv-endpoint late.test: resolves to 127.0.0.7 on this host");
     expect(code).toBe(2);

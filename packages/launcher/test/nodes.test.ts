@@ -198,27 +198,29 @@ describe("launchers that disagree end within a second", () => {
       );
   });
 
-  it("about the secret: the one is refused, the other waits on, and neither shows it", async () => {
+  it("about the secret: the one is rejected, the other waits on, and neither shows it", async () => {
     const other = randomBytes(32).toString("hex");
     const env = { MOSAIC_TOKEN_FILE: undefined, MOSAIC_TOKEN: other };
     const { first, second } = await disagree([[], runScript()], [three, runScript(), env]);
     expect(second.code).toBe(2);
     expect(second.stderr).toMatch(
-      /127\.0\.0\.9:\d+: refused: it has another secret; MOSAIC_TOKEN_FILE or MOSAIC_TOKEN must/,
+      /127\.0\.0\.9:\d+: connection refused: the shared secrets do not match; set the same MOSAIC_TOKEN_FILE/,
     );
     expect(first.stderr).toContain("a connection from 127.0.0.1 was refused: the shared secrets do not match");
     expect(first.code).toBe(143);
     expect(first.stderr + second.stderr).not.toContain(other);
   });
 
-  it("about the job: another one's launcher is refused, and this one waits on", async () => {
+  it("about the job: another one's launcher is rejected, and this one waits on", async () => {
     const { first, second } = await disagree([[], runScript()], [[...three, "--rdzv-id", "x"], runScript()]);
     expect(second.code).toBe(2);
-    expect(second.stderr).toMatch(/has x, the job at this endpoint t-.*; pass the same ID, or use a different endpoint/);
+    expect(second.stderr).toMatch(
+      /has x, the job at this endpoint t-.*; pass the same ID, or use a different endpoint/,
+    );
     expect(first.code).toBe(143);
   });
 
-  it("a node that comes late is refused, and the job goes on", async () => {
+  it("a node that comes late is rejected, and the job goes on", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], runScript("waits", "9")));
     for (const one of nodes) await one.waitForOutput("waits");

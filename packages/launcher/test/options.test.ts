@@ -62,7 +62,7 @@ describe("a command line", () => {
     [["--grace"], /--grace: expected a value, TIME/],
     [["--no-grace"], /--grace takes a value and cannot be switched off/],
     [["--no-json=1"], /takes no value/],
-  ])("refuses %j", (argv, message) => {
+  ])("rejects %j", (argv, message) => {
     expect(() => parseCommandLine(argv)).toThrow(message);
   });
 });
@@ -102,7 +102,7 @@ describe("where a value comes from", () => {
       expect(sourceOf([], env)).toMatchObject({ source: "default" });
   });
 
-  it("takes lists, objects and switches from the file, and refuses unknown options", () => {
+  it("takes lists, objects and switches from the file, and rejects unknown options", () => {
     const write = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
     write('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
     const { launch, console } = settings([]);
@@ -170,7 +170,7 @@ describe("values", () => {
     [[], { MOSAIC_LOG_PREFIX: "{rank}{}" }, /--log-prefix: .* received "\{rank\}\{\}" \(from MOSAIC_LOG_PREFIX\)/],
     [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
     [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
-  ] as [string[], Env, RegExp][])("refuses %j %j", (argv, env, message) => {
+  ] as [string[], Env, RegExp][])("rejects %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
 
@@ -234,7 +234,7 @@ describe("values", () => {
       { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" },
       /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*: start the launcher on each, srun --ntasks-per-node=1/,
     ],
-  ] as [string[], Env, RegExp][])("refuses nodes: %j %j", (argv, env, message) => {
+  ] as [string[], Env, RegExp][])("rejects nodes: %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);
   });
 

@@ -111,7 +111,7 @@ describe("too many ranks for the open files that the system allows", () => {
     ]).outcome;
 
   // Where exactly they run out depends on what Node itself has open: in the launcher's own files, or in those of a rank.
-  it.each([7, 8, 16])("are refused with what to do: %i", async (ranks) => {
+  it.each([7, 8, 16])("are rejected with what to do: %i", async (ranks) => {
     const { code, stderr } = await limited(ranks);
     if (code !== 0) expect(stderr).toContain("too many open files; allow more (ulimit -n 4096), or start fewer ranks");
     expect([0, 2, 126]).toContain(code);
@@ -134,7 +134,7 @@ describe("an entry", () => {
     expect(failed.code).toBe(1);
   });
 
-  it("in TypeScript, where there is no tsx and Node is old, is refused with the fix", async () => {
+  it("in TypeScript, where there is no tsx and Node is old, is rejected with the fix", async () => {
     writeFileSync(join(testDir(), "a.ts"), "const a: number = 1;\n");
     const outcome = await run(["a.ts"]);
     const able = Boolean((process.features as { typescript?: unknown }).typescript);

@@ -158,7 +158,7 @@ describe("store", () => {
 });
 
 describe("store admission and limits", () => {
-  it("refuses a wrong token, another run, an ended attempt, and a stranger's first frame", async () => {
+  it("rejects a wrong token, another run, an ended attempt, and a stranger's first frame", async () => {
     await expect(join({ token: "0".repeat(64) })).rejects.toMatchObject({ code: "AUTH" });
     await expect(join({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
     await expect(join({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
@@ -207,7 +207,7 @@ describe("store admission and limits", () => {
     expect(await raw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
   });
 
-  it("refuses fields of the wrong type and unknown operations, and goes on", async () => {
+  it("rejects fields of the wrong type and unknown operations, and goes on", async () => {
     const store = await join();
     for (const header of [
       { op: "dance" },
@@ -221,7 +221,7 @@ describe("store admission and limits", () => {
     await store.set("k", "fine");
   });
 
-  it("does not count who was refused at a barrier", async () => {
+  it("does not count who was rejected at a barrier", async () => {
     const store = await join();
     await expect(store.barrier("b", 2, { timeoutMs: -1 })).rejects.toMatchObject({ code: "REQUEST" });
     await expect(store.barrier("b", 2, { timeoutMs: 5 })).rejects.toThrow(/1 of 2 arrived/);

@@ -167,7 +167,7 @@ describe("an agent", () => {
     await once(intruder.resume(), "close");
   });
 
-  it("refuses an observer with another secret", async () => {
+  it("rejects an observer with a different secret", async () => {
     const path = join(temporaryDir(), "agent");
     await using agent = await Agent.listen({ path, host: "n0", secret: "right" });
     using observer = await Observer.connect(path, "wrong");

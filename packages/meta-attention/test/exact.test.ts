@@ -160,7 +160,7 @@ test.each(worlds)(
   },
 );
 
-test("positions turn queries and keys by where they stand, whoever holds them", async () => {
+test("positions rotate queries and keys by position, on whichever rank they are", async () => {
   const options = { ...sizes, numKvHeads: 2, causal: true, placement: "zigzag", chunksPerRank: 2 } as const;
   const trial: Trial = { options, batch: 2, length: 41, seed: 8 };
   const shape = [2, 41, 32];

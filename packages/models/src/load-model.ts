@@ -118,7 +118,7 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
 /** The folder's tokenizer, if it has one, which must fit the model. */
 async function tokenizerFor(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
   const tokenizer = await readTokenizer(folder);
-  // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is refused, not what has it.
+  // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is rejected, not what has it.
   const vocabSize = tokenizer?.vocabSize(false) ?? 0;
   if (vocabSize <= config.vocabSize) return tokenizer;
   throw new FileError({

@@ -113,7 +113,7 @@ describe("GenerationBatch", () => {
     });
   });
 
-  test("a text that leaves gives its memory back, and one that finds no room is refused", async () => {
+  test("a text that leaves gives its memory back, and one that finds no room is rejected", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
@@ -121,7 +121,9 @@ describe("GenerationBatch", () => {
       const call = { tokens: prompt(0, 9), maxNewTokens: 8, endTokens: [] };
       const first = batch.add(call);
       expect([batch.hasRoomFor(12), batch.hasRoomFor(13)]).toEqual([true, false]);
-      expect(() => batch.add(call)).toThrow(/expected room for a text of 17 tokens, received 1 of 2 texts, 12 of 32/);
+      expect(() => batch.add(call)).toThrow(
+        /expected room for a text of 17 tokens, received 1 of 2 sequences in use, 12 of 32/,
+      );
       await batch.step();
       expect(batch.freeTokens).toBeLessThan(32);
       expect([batch.remove(first), batch.remove(first)]).toEqual([true, false]);

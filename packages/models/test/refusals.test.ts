@@ -42,7 +42,7 @@ const withWeights = (changes: Readonly<Record<string, unknown>>) => (path: strin
 const single = { shards: 1 };
 const norm = { dtype: "float32", shape: [47], values: new Float32Array(47) };
 
-describe("a folder is refused before anything is sent", () => {
+describe("a folder is rejected before anything is sent", () => {
   test("of another architecture", async () => {
     expect(await failure(withConfig({ model_type: "bert" }))).toMatch(
       /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; such a model is not supported/,
@@ -85,7 +85,7 @@ describe("a folder is refused before anything is sent", () => {
   test("with a shard that is truncated, or missing", async () => {
     const shard = "model-00002-of-00003.safetensors";
     expect(await failure((path) => truncate(join(path, shard), 5000))).toMatch(
-      /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensors, received \d+; the file is truncated; nothing was loaded/,
+      /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensors, received \d+; restore the file from a copy; nothing was loaded/,
     );
     expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, shard))))).toMatch(
       /FOLDER\/model-00002-of-00003.safetensors: expected weights in safetensors format, received no such file beside model-00001/,
@@ -122,7 +122,7 @@ describe("a folder is refused before anything is sent", () => {
   });
 });
 
-describe("generate refuses before anything is sent", () => {
+describe("generate rejects before anything is sent", () => {
   const tokens = [1, 2, 3];
   const refused: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
     ["nothing to continue", {}, /generate: expected one of prompt, messages and tokens, received none/],

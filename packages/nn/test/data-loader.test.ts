@@ -193,7 +193,7 @@ test("files of 16 and of 32 bits hold what arrays hold", async () => {
   });
 });
 
-test("refuses what does not fit, and a state of other rows", async () => {
+test("rejects what does not fit, and a state of other rows", async () => {
   const make = (ctx: Context, more: Partial<DataLoaderOptions> = {}) =>
     new DataLoader(ctx, tokenArrays(documents), { ...options, ...more });
   await onMesh({ dp: 2 }, (ctx) => {

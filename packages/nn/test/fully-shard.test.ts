@@ -207,7 +207,7 @@ describe("a checkpoint", () => {
   });
 });
 
-describe("refuses", () => {
+describe("rejects", () => {
   test("an axis that is missing, foreign units, sharding twice, and an optimizer that was there before", async () => {
     await onMesh({ dp: 2, sp: 1 }, (ctx) => {
       const model = new Blocks(ctx);

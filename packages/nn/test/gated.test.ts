@@ -89,7 +89,7 @@ test("dropout is the same on every mesh", async () => {
   expect(maxDifference((await run(4)).flat(), expected!)).toBeLessThan(1e-6);
 });
 
-test("an empty shard gives an empty result, and options that do not exist are refused", () =>
+test("an empty shard gives an empty result, and options that do not exist are rejected", () =>
   alone((ctx) => {
     using module = new SwiGLU(ctx, sizes);
     using x = randn(ctx, [0, 3]);

@@ -256,7 +256,7 @@ describe("hosts that hold different contents", () => {
       expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
     });
     expect(warned.mock.calls.map(([text]) => String(text))).toEqual([
-      expect.stringMatching(/a damaged file on n1 is not used: .*the file is truncated/),
+      expect.stringMatching(/a damaged file on n1 is not used: .*restore/),
     ]);
     warned.mockRestore();
     expect(hosts.bytes("n1")).toEqual(good);

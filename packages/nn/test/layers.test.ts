@@ -164,7 +164,7 @@ describe("Embedding", () => {
       expect(Math.sqrt(mean(values.map((value) => value ** 2))) / 0.02).toBeCloseTo(1, 1);
     }));
 
-  test.each([[7], [-1], [1.5], [Number.NaN]])("refuses token %d, with an error that reports so", (token) =>
+  test.each([[7], [-1], [1.5], [Number.NaN]])("rejects token %d, with an error that reports so", (token) =>
     alone(async (ctx) => {
       using table = new Embedding(ctx, 7, 2);
       using tokens = fromArray(ctx, [0, token], [2]);
@@ -215,7 +215,7 @@ test("a tied table is one parameter to an optimizer, and gathers both gradients"
     expect(Math.abs(after[2]! - a!)).toBeCloseTo(0.5, 5);
   }));
 
-test("options that do not exist or are out of range are refused", () =>
+test("options that do not exist or are out of range are rejected", () =>
   alone((ctx) => {
     for (const make of [
       () => new Embedding(ctx, 0, 3),

@@ -22,7 +22,7 @@ const optimizers: readonly [string, (model: Module, options?: OptimizerOptions) 
 ];
 
 test.each(optimizers)(
-  "%s refuses them on every rank, with nothing moved, and steps once they are reduced",
+  "%s rejects them on every rank, with nothing moved, and steps once they are reduced",
   async (kind, make) => {
     const weights = await onMesh({ dp: 2, sp: 2 }, async (ctx) => {
       using model = new Linear(ctx, 2, 2);

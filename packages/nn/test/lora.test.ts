@@ -314,7 +314,7 @@ describe("addLoRA", () => {
       );
     }));
 
-  test("refuses names of nothing, and layers out of reach", () =>
+  test("rejects names of nothing, and layers out of reach", () =>
     alone((ctx) => {
       using model = new Block(ctx);
       const names = [...model.stateDict().keys()];
@@ -337,7 +337,7 @@ describe("addLoRA", () => {
     }));
 });
 
-test("disposes all it holds, and refuses what is no Linear and options that are none", () =>
+test("disposes all it holds, and rejects what is no Linear and options that are none", () =>
   alone((ctx) => {
     const before = ctx.device.memory().allocated;
     const module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });

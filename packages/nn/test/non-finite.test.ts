@@ -99,7 +99,7 @@ describe.each(kinds)("%o", (Kind) => {
     });
   });
 
-  test("a step after the model was disposed is refused", async () => {
+  test("a step after the model was disposed is rejected", async () => {
     await alone(async (ctx) => {
       const { model, optimizer } = build(ctx, Kind);
       model[Symbol.dispose]();
@@ -110,7 +110,7 @@ describe.each(kinds)("%o", (Kind) => {
     });
   });
 
-  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a parameter's own factor of %d is refused", async (value) => {
+  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a parameter's own factor of %d is rejected", async (value) => {
     await alone(async (ctx) => {
       using model = new Linear(ctx, 2, 1);
       for (const name of ["lrScale", "weightDecay"]) {

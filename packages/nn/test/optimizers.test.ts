@@ -297,7 +297,7 @@ describe("state", () => {
       }
     }));
 
-  test("of another optimizer, of another model or damaged is refused, whole", () =>
+  test("of another optimizer, of another model or damaged is rejected, whole", () =>
     alone((ctx) => {
       using small = new AdamW(new Linear(ctx, 1, 1));
       using large = new AdamW(new Linear(ctx, 2, 1));
@@ -324,7 +324,7 @@ describe("state", () => {
     }));
 });
 
-test("options that do not exist or are out of range are refused", () =>
+test("options that do not exist or are out of range are rejected", () =>
   alone((ctx) => {
     using layer = new Linear(ctx, 1, 1);
     const wrong: OptimizerOptions[] = [
@@ -365,7 +365,7 @@ class SignDescent extends Optimizer {
   }
 }
 
-test("an optimizer of one's own reports only what a step's numbers are", () =>
+test("a custom optimizer reports only what a step's numbers are", () =>
   alone(async (ctx) => {
     using model = new Point(fromArray(ctx, [1, 2, 3], [3]));
     using optimizer = new SignDescent(model);

@@ -125,7 +125,7 @@ describe("attention with normalised heads", () => {
       }
     }));
 
-  test("refuses what is no module, and a norm that changes the shape", () =>
+  test("rejects what is no module, and a norm that changes the shape", () =>
     alone((ctx) => {
       const make = (qNorm: unknown) =>
         new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, qNorm: qNorm as RMSNorm });

@@ -17,7 +17,7 @@ import {
 import { directory } from "./reference/directory.ts";
 import { alone } from "./reference/world.ts";
 
-test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refused", async (ignoreIndex) => {
+test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is rejected", async (ignoreIndex) => {
   await alone(async (ctx) => {
     using logits = fromArray(ctx, [1, 2], [1, 2]);
     using targets = fromArray(ctx, [0], [1]);
@@ -27,7 +27,7 @@ test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is refuse
   });
 });
 
-test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are refused", async (value) => {
+test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are rejected", async (value) => {
   await alone(async (ctx) => {
     expect(() => new LayerNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
     expect(() => new RMSNorm(ctx, 4, { epsilon: value })).toThrow(OptionError);
@@ -54,7 +54,7 @@ test("a layer made without a context asks for one first", () => {
   }
 });
 
-test("parameters instead of their model are refused with the remedy", async () => {
+test("parameters instead of their model are rejected with the remedy", async () => {
   await alone((ctx) => {
     using model = new Linear(ctx, 2, 1);
     expect(() => new AdamW(model.parameters() as unknown as Linear)).toThrow(

@@ -170,7 +170,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     writeFileSync(path, readFileSync(path).subarray(0, 1000));
     for (const error of await refused(path)) {
       expect(error).toBeInstanceOf(FileError);
-      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000; the file is truncated/);
+      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000; restore the file/);
     }
   });
 

@@ -114,7 +114,7 @@ describe("a scaling by the length", () => {
     return out!;
   }
 
-  test("goes by the whole sequence on every mesh", async () => {
+  test("depends on the whole sequence on every mesh", async () => {
     const expected = await attend(1, dynamic(4));
     for (const shards of [2, 3]) expect(maxDifference(await attend(shards, dynamic(4)), expected)).toBeLessThan(5e-6);
     expect(maxDifference(await attend(2, dynamic(length)), await attend(1))).toBeLessThan(5e-6);
@@ -135,7 +135,7 @@ describe("a scaling by the length", () => {
     }));
 });
 
-test("options that do not exist or contradict each other are refused", () => {
+test("options that do not exist or contradict each other are rejected", () => {
   const yarn = { factor: 4, originalLength: 64 };
   for (const make of [
     () => ropeScaling.linear({ factor: 0.5 }),

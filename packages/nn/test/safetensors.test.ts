@@ -140,11 +140,11 @@ test("what is written is the state at the call, even if training goes on", () =>
     expect((await readSafetensors(path)).tensors.get("weight")!.values).toEqual(before);
   }));
 
-describe("a file that is not what it should be is refused, with the reason", () => {
+describe("a file that is not what it should be is rejected, with the reason", () => {
   const one = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
   const four = new Uint8Array(4);
   const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
-    ["empty", new Uint8Array(0), /received 0 bytes; the file is truncated/],
+    ["empty", new Uint8Array(0), /received 0 bytes; pass a file in safetensors format, or restore it from a copy/],
     ["no length", new Uint8Array(5), /received 5 bytes/],
     ["a header longer than the file", file({ x: one }, four, 1000), /a header of 1000 bytes in a file of/],
     ["a huge header", file({}, four, 2 ** 60), /a header of/],
@@ -155,7 +155,7 @@ describe("a file that is not what it should be is refused, with the reason", () 
     [
       "tensors cut short",
       file({ x: one }, new Uint8Array(3)),
-      /expected 4 bytes of tensors, received 3; the file is truncated; nothing was loaded/,
+      /expected 4 bytes of tensors, received 3; restore the file from a copy; nothing was loaded/,
     ],
     ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensors, received 5/],
     [
@@ -262,7 +262,7 @@ describe("writing", () => {
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([1]);
   });
 
-  test("refuses values that do not fill their shape, and a name that the format keeps for itself", async () => {
+  test("rejects values that do not fill their shape, and a name that the format keeps for itself", async () => {
     const path = join(directory(), "x");
     await expect(writeSafetensors(path, new Map([["x", host([1, 2], [3])]]))).rejects.toThrow(
       /3 values for \[3\], received 2/,

@@ -88,7 +88,7 @@ describe("a training whose steps are scopes", () => {
     free.dispose();
   });
 
-  test("refuses a step between forward and backward, and names the parameter's operation and the kernel", () => {
+  test("rejects a step between forward and backward, and names the parameter's operation and the kernel", () => {
     using model = new MLP(ctx, { embedDim: 4 });
     using optimizer = new AdamW(model);
     using x = randn(ctx, [3, 4]);

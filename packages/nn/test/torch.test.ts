@@ -140,7 +140,7 @@ test("the original Mosaic's names are Mosaic's own", () =>
     expect([...fromTorch(original, self).keys()]).toEqual(["qkv_proj.weight"]);
   }));
 
-test("what the model has no place for is refused by name", () =>
+test("what the model has no place for is rejected by name", () =>
   alone((ctx) => {
     using attn = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1, bias: false });
     expect(() => attn.loadStateDict(fromTorch(torch, attn))).toThrow(/unexpected "in_proj_bias", "out_proj\.bias"/);

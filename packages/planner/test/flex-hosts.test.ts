@@ -124,7 +124,7 @@ test("ranks of a class are on hosts of their own, in the same places", () => {
   expect(unequal.ranks).toHaveLength(8);
 });
 
-test("hosts of another number of ranks are refused", () => {
+test("hosts of another number of ranks are rejected", () => {
   const call = { backend: flex(), mesh: { sp: 3 }, tokens: 9, numHeads: 1, headDim: 4, placement: zigzag() };
   expect(() => record({ ...call, mask: masks.causal(), hosts: [0, 1] })).toThrow(
     /record: hosts: expected a host for each of 3 ranks/,

@@ -24,7 +24,7 @@ test("messages within a host count for nothing, nor do those of other hosts", ()
   ]);
 });
 
-test("refuses arrangements of another number of ranks", () => {
+test("rejects arrangements of another number of ranks", () => {
   expect(() => countHostTraffic(call, [[0, 1]])).toThrow(
     /countHostTraffic: expected arrays of 6 hosts, one for each rank/,
   );

@@ -25,7 +25,7 @@ function besides(more: Partial<Record<"forward" | "backward", (ctx: Context, res
 const messages = (backend: AttentionBackend, options: object = {}) =>
   prove(record({ backend, ...sizes, ...options })).violations.map(({ message }) => message);
 
-test("keys exchanged in place, in one batch, are refused when they are posted", () => {
+test("keys exchanged in place, in one batch, are rejected when they are posted", () => {
   const inner = local();
   const inPlace: AttentionBackend = {
     ...right,

@@ -40,7 +40,7 @@ test("no tokens, and no keys, are a call like others", () => {
   }
 });
 
-test("symbolicWorld refuses a mesh of no ranks", () => {
+test("symbolicWorld rejects a mesh of no ranks", () => {
   expect(() => symbolicWorld({ mesh: { node: 2, gpu: 0 } })).toThrow(OptionError);
 });
 
@@ -48,7 +48,7 @@ const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
 const [ctx, other] = [contexts[0]!, contexts[1]!];
 const x = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
 
-// The same that groups of real devices refuse: see checks.test.ts of collectives-local.
+// The same that groups of real devices reject: see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
   ["shares that are not equal", () => ctx.world.allToAll(x(7), x(7)), ShapeError],
   ["an out too small", () => ctx.world.allGather(x(3), x(2), { counts: [2, 2] }), ShapeError],
@@ -61,7 +61,7 @@ test.each<[string, () => unknown, new (...args: never[]) => Error]>([
   ["another rank's tensor", () => ctx.world.broadcast(other.device.empty([4], "float32"), 0), OptionError],
   ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: x(1), to: 0 }]), ShapeError],
   ["shares that a tape cannot hold", () => ctx.world.allGather(x(2 ** 33), x(2 ** 32)), ShapeError],
-])("a group refuses %s, as real ones do", (_, collective, kind) => {
+])("a group rejects %s, as real ones do", (_, collective, kind) => {
   expect(collective).toThrow(kind);
 });
 

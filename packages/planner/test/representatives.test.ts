@@ -129,7 +129,7 @@ test("what is predicted of more than 1 024 ranks is predicted of classes, and pr
   expect(proof.peakBytes).toHaveLength(2048);
 }, 240_000);
 
-test("meshes of more than 1 024 ranks with unequal work are refused, and how to make it equal is named", () => {
+test("meshes of more than 1 024 ranks with unequal work are rejected, and how to make it equal is named", () => {
   const call = { ...sizes, mesh: { sp: 2048 }, backend: ring() };
   const refusal = (options: Partial<RecordOptions>): unknown => {
     try {

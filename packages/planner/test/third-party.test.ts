@@ -26,7 +26,7 @@ test("so it is around another of its kind, and beside data parallelism", () => {
 test("its reductions count as a reduceScatter and an allGather", () => {
   const sizes = { tokens: 16, numHeads: 2, headDim: 4, dtype: "float32" } as const;
   const { ranks, chunk } = count(record({ backend: broadcasting("sp"), mesh: { sp: 4 }, ...sizes }));
-  // Four broadcasts of K and V, one of them one's own, and 2 · 3/4 of each of four dK and dV.
+  // Four broadcasts of K and V, one of them the local one, and 2 · 3/4 of each of four dK and dV.
   expect(ranks[2]!.backward.received.elements / chunk).toBe(2 * 3 + 2 * 4 * 2 * (3 / 4));
 });
 

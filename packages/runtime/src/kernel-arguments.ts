@@ -125,7 +125,7 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
 
 /**
  * The kernels of a native device: each call writes its arguments into the argument buffer and submits one native work.
- * Attention that needs a feature that the device does not have is refused with an OptionError (`checkFeatures`), a tile that
+ * Attention that needs a feature that the device does not have is rejected with an OptionError (`checkFeatures`), a tile that
  * does not fit with a ShapeError (`checkTile`), a tensor
  * of a dtype that the schema does not allow with a DTypeError.
  */

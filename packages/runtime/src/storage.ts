@@ -18,7 +18,7 @@ export interface BlockOwner {
   reclaim(block: MemoryBlock): void;
 }
 
-/** The owner of what has no memory: no device's, so that a kernel refuses it without a check of its own. */
+/** The owner of what has no memory: no device's, so that a kernel rejects it without a check of its own. */
 const releasedOwner: BlockOwner = { reclaim() {} };
 
 /** For the use of a tensor whose storage has released its memory. */

@@ -236,7 +236,7 @@ describe("arguments arrive as they were given", () => {
   });
 });
 
-describe("what native code would not survive is refused before it", () => {
+describe("what native code would not survive is rejected before it", () => {
   const refused = (call: () => void, message: string): void => {
     expect(call).toThrow(message);
     expect(called).toEqual([]);

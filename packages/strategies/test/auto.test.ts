@@ -59,7 +59,7 @@ test("a module takes it as its backend, on the mesh that it asks for", async () 
   });
 });
 
-test("another mesh is refused before anything is sent, with the one to pass to init", async () => {
+test("another mesh is rejected before anything is sent, with the one to pass to init", async () => {
   const strategy = auto({ ...call, nodes: 2, gpusPerNode: 2, mesh: { node: 2, gpu: 2 }, profile: "h100-ib400" });
   expect(strategy.meshFor(4)).toEqual({ node: 2, gpu: 2 });
   expect(() => strategy.meshFor(8)).toThrow(/the 4 ranks that it was planned for, received 8/);

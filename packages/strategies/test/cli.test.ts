@@ -133,7 +133,7 @@ test("a reader that closes its end is no error; a full disk is", () => {
   expect(full.status).toBe(1);
 });
 
-test("a profile of one's own, and a limit on memory", () => {
+test("a custom profile, and a limit on memory", () => {
   const file = join(directory, "mine.json");
   writeFileSync(file, JSON.stringify({ ...profiles["cpu-local"], name: "mine" }));
   const run = mosaicPlan(...small, "--profile", file, "--memory-limit", "1GB");

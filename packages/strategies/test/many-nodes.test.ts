@@ -21,7 +21,7 @@ function refusal(options: PlanOptions): OptionError {
   throw new Error("it was planned");
 }
 
-test("more than 65 536 ranks are refused at once", () => {
+test("more than 65 536 ranks are rejected at once", () => {
   const start = performance.now();
   const { message } = refusal({ ...call, tokens: 1_048_576, nodes: 1e6 });
   expect(performance.now() - start).toBeLessThan(1000);
@@ -29,7 +29,7 @@ test("more than 65 536 ranks are refused at once", () => {
   expect(message).toContain("dp");
 });
 
-test("unequal shares are refused above 1 024 ranks, before anything is recorded", () => {
+test("unequal shares are rejected above 1 024 ranks, before anything is recorded", () => {
   const { message } = refusal({ ...call, tokens: 524_288, nodes: 256, placement: "contiguous" });
   expect(message).toContain("expected a strategy that runs");
   expect(message).toContain("expected at most 1024 equivalence classes of ranks");

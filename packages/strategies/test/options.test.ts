@@ -127,7 +127,7 @@ test("another mesh: the error reports which one to pass to init", async () => {
   expect(sizes).toContain("init({ mesh: { node: 1, gpu: 4 } })");
 });
 
-test("the same error reaches whoever calls attention or makes a module, before there are layouts", async () => {
+test("attention calls and module constructors throw the same error, before there are layouts", async () => {
   const strategy = composed({
     meshShape: { head: 2, seq: 2 },
     seqParallel: (axis, inner) => mesh2d({ axis, inner, shape: [3, 1] }),
@@ -152,7 +152,7 @@ test("the same error reaches whoever calls attention or makes a module, before t
   });
 });
 
-test("rails: a mesh whose node axis joins ranks of different nodes is refused", async () => {
+test("rails: a mesh whose node axis joins ranks of different nodes is rejected", async () => {
   const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received one in which gpu joins ranks 0, 2, " +

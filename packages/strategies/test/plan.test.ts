@@ -125,7 +125,7 @@ describe("candidates of the caller's", () => {
     expect(own!.seconds).toBe(builtIn!.seconds);
   });
 
-  test("that throw are refused with their reason, and the others are compared", () => {
+  test("that throw are rejected with their reason, and the others are compared", () => {
     const broken: AttentionBackend = {
       ...slowly,
       name: "broken",

@@ -39,7 +39,7 @@ test.each([
   expect(shapes.reduce((a, b) => a + b, 0)).toBe(options.tokens);
 });
 
-test("a mask of one's own is named, not made up", () => {
+test("a custom mask is named, not made up", () => {
   const mask = { ...masks.causal(), name: "mine" };
   const { code } = plan({ tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
   expect(code).toContain("  // mask: mine,");

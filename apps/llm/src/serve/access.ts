@@ -48,7 +48,7 @@ const maxDiscardedBytes = 64 * 2 ** 20;
 /**
  * The body of a request, in UTF-8 JSON.
  *
- * @throws ApiError, 413 beyond `maxBytes` and 415 for another type: a page of another site can send that one unasked.
+ * @throws ApiError, 413 beyond `maxBytes` and 415 for another type: a page of another site can send that one without a preflight request.
  */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
   const type = request.headers["content-type"] ?? "";

@@ -58,7 +58,7 @@ test("prints a table, and draws a bar for each of its lines", () => {
   }
 });
 
-test("refuses what it cannot measure, before it measures", () => {
+test("rejects what it cannot measure, before it measures", () => {
   for (const [args, message] of [
     [["--seq-lengths", "0"], /--seq-lengths: expected an integer ≥ 1/],
     [["--backends", "star"], /--backends: expected one of local, ring, mesh2d, ulysses, flex, received "star"/],

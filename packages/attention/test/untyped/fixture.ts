@@ -9,7 +9,7 @@ import { createModel } from "@mosaic/models";
 import { saveCheckpoint } from "@mosaic/nn";
 import { type Profile, profiles, record, simulate } from "@mosaic/planner";
 
-/** Bytes of a device: what a wrong number requests is refused before it fills the machine. */
+/** Bytes of a device: what a wrong number requests is rejected before it fills the machine. */
 const memoryLimit = 64 * 2 ** 20;
 
 const layers = { num_hidden_layers: 2, num_attention_heads: 2 };

@@ -149,11 +149,11 @@ void testRefusalFreesTheTransport() {
     try {
       Engine::open(TransportPtr(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
                    optionsOf(0, 1, 1'000'000'000), [](const MosaicFailure*) {});
-      check(false, "a device without a CPU stream is refused");
+      check(false, "a device without a CPU stream is rejected");
     } catch (const Failure& failure) {
       check(std::strstr(failure.what(), "CPU stream only"), failure.what());
     }
-    check(transport.freed == 1, "a transport that is refused is freed");
+    check(transport.freed == 1, "a transport that is rejected is freed");
   }
 }
 
@@ -274,7 +274,7 @@ void testInProcessValues() {
   check(control.find("key", 0) == "first" && !control.find("none", 0), "find waits for nothing");
   try {
     control.put("large", std::string(65'537, 'x'));
-    check(false, "a value beyond 64 KiB is refused");
+    check(false, "a value beyond 64 KiB is rejected");
   } catch (const Failure& failure) {
     check(std::strstr(failure.what(), "at most 65536, received 5 and 65537"), failure.what());
   }

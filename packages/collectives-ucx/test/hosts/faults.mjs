@@ -200,7 +200,7 @@ async function runWithFault(name, seed) {
     fault.act?.(job);
     let began = performance.now();
     if (fault.refused !== undefined) {
-      // It ends. The others wait: for it where it was refused alone, or for the first host, where all that were there have ended.
+      // It ends. The others wait: for it where it was rejected alone, or for the first host, where all that were there have ended.
       const { code, at } = await job.nodes[fault.refused].ended;
       check(at - started < LIMIT_MS, `refused after ${(at - started).toFixed(0)} ms`, job);
       check(code === 2, `exit code ${code} of the refused launcher`, job);

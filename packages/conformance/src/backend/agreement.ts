@@ -54,7 +54,7 @@ const defaultOptions: AgreementOptions = {
 /** What rank 1 of 3 does otherwise, and how both sides are named. */
 interface RankDisagreement {
   readonly title: string;
-  /** What a device must have for it: one that has not refuses the call before anything is sent. */
+  /** What a device must have for it: one that has not rejects the call before anything is sent. */
   readonly feature?: KernelFeature;
   readonly commonOptions?: Partial<AgreementOptions>;
   readonly differingOptions: Partial<AgreementOptions>;

@@ -73,7 +73,7 @@ interface InvalidCall {
 }
 
 /**
- * What a backend must refuse: each mistake with an error that reports where and what, on every rank and before anything is sent,
+ * What a backend must reject: each mistake with an error that reports where and what, on every rank and before anything is sent,
  * so that the same ranks can go on. Of a backend that calls a `validator`, it shows that it does, and with the right rules.
  *
  * @example
@@ -154,7 +154,7 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
       },
     },
     {
-      name: `${name}: a mesh that the inner backend refuses is rejected`,
+      name: `${name}: a mesh that the inner backend rejects is rejected`,
       run: () =>
         onWorld(makeWorld, { size: 1 }, async (ctx) => {
           const check = (): never => {

@@ -13,7 +13,7 @@ import {
 } from "./attention.ts";
 import { allocate, type MakeDevice, tensorFrom, withDevice } from "./tensors.ts";
 
-// Variants of attention, each for devices that have its feature; others must refuse it (schema.ts).
+// Variants of attention, each for devices that have its feature; others must reject it (schema.ts).
 
 const dropout: AttentionDropout = { probability: 0.25, seed: 2 ** 33 + 5, stream: 2 ** 32 + 9, batchOffset: 3 };
 const slopes = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.3];

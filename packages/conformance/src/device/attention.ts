@@ -184,7 +184,7 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
   };
 }
 
-/** Samples that see different keys; not of a device without that feature, which must refuse them (schema.ts). */
+/** Samples that see different keys; not of a device without that feature, which must reject them (schema.ts). */
 function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Promise<void>): Case[] {
   const where = async (attention: AttentionCase): Promise<void> => {
     const device = make();

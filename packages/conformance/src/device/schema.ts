@@ -21,7 +21,7 @@ import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 // What the schema states of all kernels alike.
 
-/** Each kernel reads and mutates what its row in the schema states; attention refuses what the device does not have. */
+/** Each kernel reads and mutates what its row in the schema states; attention rejects what the device does not have. */
 export function schemaCases(make: MakeDevice): Case[] {
   const kernels = Object.keys(kernelSchema) as KernelName[];
   return [

@@ -22,10 +22,10 @@ interface AttentionArguments {
   readonly keys: Layout;
 }
 
-/** The largest head that kernels serve. */
+/** The largest supported head dimension. */
 const maxHeadSize = 256;
 
-/** Everything that can be wrong with one rank's call, thrown before any rank waits for another. */
+/** Validates the call of one rank, before any rank waits for a peer. */
 export function checkAttention(
   where: string,
   call: AttentionArguments,
@@ -44,7 +44,7 @@ export function checkAttention(
   throw new OptionError({ where, expected: "a finite scale", received: String(call.scale) });
 }
 
-/** That a mask is one, and not its name. Throws an OptionError. */
+/** Throws an OptionError unless the value is a mask, not its name. */
 export function checkMask(where: string, mask: Mask): void {
   if (typeof (mask as Partial<Mask> | null)?.slices === "function") return;
   throw new OptionError({
@@ -54,7 +54,7 @@ export function checkMask(where: string, mask: Mask): void {
   });
 }
 
-/** That a layout is one, and not an option left out. Throws an OptionError. */
+/** Throws an OptionError unless the value is a layout. */
 function checkLayout(where: string, layout: Layout): void {
   const { axes, spans } = (layout ?? {}) as Partial<Layout>;
   if (Array.isArray(axes) && typeof spans === "function") return;
@@ -106,7 +106,7 @@ function checkRows(
   });
 }
 
-/** Keys cut along an axis that the backend does not gather would be missed; along one too few, counted again. */
+/** Keys sharded along an axis that the backend does not gather would be missing; sharded along too few, they would count twice. */
 function checkAxes(where: string, { backend, queries, keys }: AttentionArguments): void {
   for (const layout of [queries, keys]) {
     if (layout.axes.length === backend.axes.length && layout.axes.every((axis) => backend.axes.includes(axis)))
@@ -179,8 +179,8 @@ function checkPositions(where: string, spans: readonly Span[], rows: number): vo
 }
 
 /**
- * Throws an OptionError if an attention call needs a feature that the device does not have: what joined the contract
- * later is refused until a device has it, never ignored. The kernels `attend` and `attendBackward` of every device call this
+ * Throws an OptionError if an attention call needs a feature that the device does not have: a feature
+ * added to the contract later is rejected until the device supports it, never ignored. The kernels `attend` and `attendBackward` of every device call this
  * first.
  *
  * @example

@@ -32,7 +32,7 @@ export interface QkvGrads {
 
 /**
  * Features of an attention call beyond plain attention. Each is off if absent, and is a feature that a device may not have
- * (`Device.features`): then the call is refused. All of it refers to global indices, so that it means the same on every mesh.
+ * (`Device.features`): then the call is rejected. All of it refers to global indices, so that it means the same on every mesh.
  */
 export interface AttentionModifiers {
   /** Scores become softcap · tanh(score / softcap), after `scale` and before slopes; > 0. Gemma 2 (2024). */

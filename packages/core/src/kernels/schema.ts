@@ -21,7 +21,7 @@ export const kernelEnumerations = {
 
 /**
  * Parts of the contract that a device need not have, because they came later: `Device.features` lists those that it has. A
- * call that needs another is refused; see `checkFeatures`. `dropout` is that of attention's weights; the kernel `dropout` below, which
+ * call that needs another is rejected; see `checkFeatures`. `dropout` is that of attention's weights; the kernel `dropout` below, which
  * every device has, is that of elements. `valueHeadSize`: a head size of v that is not that of q and k.
  */
 export const kernelFeatures = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"] as const;

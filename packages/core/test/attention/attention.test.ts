@@ -137,7 +137,7 @@ test("nothing is left behind by forward and backward", async () => {
   expect(ctx.device.memory().allocated).toBe(0);
 });
 
-describe("bad input is refused on this rank, before anything is sent", () => {
+describe("bad input is rejected on this rank, before anything is sent", () => {
   const setting = async () => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;

@@ -134,7 +134,7 @@ test("masks are resolved once for the same masks and lengths, and samples that s
   expect(resolve({ mask, lengths: { keys: [4, 6, 5] } })).not.toBe(resolve({ mask, lengths: { keys: [4, 5, 6] } }));
 });
 
-describe("bad input is refused on this rank, before anything is sent", () => {
+describe("bad input is rejected on this rank, before anything is sent", () => {
   const wrong = async (options: object): Promise<() => unknown> => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;

@@ -175,7 +175,7 @@ test("a module passes softcap and slopes on", async () => {
   expect(new Set(outputs).size).toBe(3);
 });
 
-test("what cannot be is refused", async () => {
+test("what cannot be is rejected", async () => {
   await using ctx = await open();
   const qkv = inputs(ctx);
   const run = (options: AttentionOptions) => () => attention(ctx, ...qkv, options);

@@ -204,7 +204,7 @@ test("what is made for sinks is released", async () => {
   expect(ctx.device.memory().allocated - before).toBeLessThanOrEqual(dOut);
 });
 
-test("sinks of another shape or dtype are refused", async () => {
+test("sinks of another shape or dtype are rejected", async () => {
   await using ctx = await open();
   const x = leaf(ctx, [1, 2, 4, 2]);
   const run = (sinks: Tensor) => () => attention(ctx, x, x, x, { sinks });

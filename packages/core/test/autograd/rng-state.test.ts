@@ -67,7 +67,7 @@ test("so they are on a device without a context", async () => {
   expect(await other.read()).not.toEqual(await y.read());
 });
 
-test("seeds and streams that are no integers are refused before anything is made", () => {
+test("seeds and streams that are no integers are rejected before anything is made", () => {
   const device = new ReferenceDevice();
   for (const draw of [rand, randn]) {
     expect(() => draw(device, [2], { seed: -1 })).toThrow(/seed: expected an integer ≥ 0, received -1/);

@@ -71,7 +71,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*"fill" mutated it/);
   });
 
-  test("of an operation of one's own: what it saved itself", () => {
+  test("of a custom operation: what it saved itself", () => {
     const scaled = defineOp({
       name: "scaled",
       forward([x]: [Tensor], scratch: Tensor) {

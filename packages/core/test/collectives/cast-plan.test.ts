@@ -61,6 +61,6 @@ test.each<[unknown, string]>([
     { size: 3, ranges: (from: number, to: number) => (from === to ? [] : [null]) },
     "test: plan.ranges(0, 1): expected ranges",
   ],
-])("%j is refused", (plan, message) => {
+])("%j is rejected", (plan, message) => {
   expect(() => rankGroupCast("test", plan as GroupCastPlan, { rank: 0, size: 3 })).toThrow(message);
 });

@@ -109,7 +109,7 @@ test("rows cross between ranks of one place in their hosts, where these require 
 });
 
 test("rows of each message", () => {
-  // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3: what both require goes by rank 2.
+  // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3: what both require is forwarded by rank 2.
   const ranges = (from: number, to: number): RowRange[] =>
     from !== 0 || to < 2 ? [] : [to === 2 ? { start: 0, length: 5 } : { start: 2, length: 6 }];
   const plan = { size: 4, ranges };

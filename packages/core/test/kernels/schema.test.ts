@@ -105,7 +105,7 @@ test("every output comes before every input, as kernels' callers expect", () => 
   }
 });
 
-test("a device in TypeScript refuses the features that it does not have, all of them", () => {
+test("a device in TypeScript rejects the features that it does not have, all of them", () => {
   using device = Object.assign(new ReferenceDevice(), { features: [] });
   const make = (...shape: number[]): Tensor => device.empty(shape, "float32");
   const state = { out: make(1, 1, 2, 4), lse: make(1, 1, 2) };

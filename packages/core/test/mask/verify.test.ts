@@ -12,7 +12,7 @@ import { ReferenceDevice } from "../reference/index.ts";
 const whole: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" };
 const mask = (...slices: Slice[]): Mask => ({ name: "mine", slices: () => slices });
 
-describe("a mask that breaks its guarantees is refused by attention, before anything is computed", () => {
+describe("a mask that breaks its guarantees is rejected by attention, before anything is computed", () => {
   const cases: [what: string, mask: Mask, message: RegExp][] = [
     ["slices that overlap", mask(whole, { ...whole, q0: 3 }), /mask mine: .*overlapping slices queries \[0,4\)/],
     ["the same slice twice", mask(whole, whole), /overlapping slices/],

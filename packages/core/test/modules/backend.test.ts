@@ -65,7 +65,7 @@ describe("a backend that is left out", () => {
     ],
   ];
 
-  test.each(modules)("is refused by %s where the mesh cuts sequences; local may be named", async (name, make) => {
+  test.each(modules)("is rejected by %s where the mesh cuts sequences; local may be named", async (name, make) => {
     const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
     for (const mesh of meshes) {
       const [axis] = Object.keys(mesh);
@@ -111,7 +111,7 @@ describe("meshShape", () => {
     expect(checked).toEqual(["shaped", "shaped", "shaped"]);
   });
 
-  test("is refused where the backend has no grid", async () => {
+  test("is rejected where the backend has no grid", async () => {
     const [ctx] = await referenceWorld(1, { backends: [gather()] });
     for (const backend of ["gather", undefined]) {
       const options = { ...embed, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };

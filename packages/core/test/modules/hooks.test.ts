@@ -87,7 +87,7 @@ describe("setData", () => {
     expect(Array.from(await x.read())).toEqual([1, 1, 1, 1]);
   });
 
-  test("refuses what has another shape or dtype, or is not contiguous", () => {
+  test("rejects what has another shape or dtype, or is not contiguous", () => {
     const x = ones(ctx, [2, 3]);
     expect(() => x.setData(ones(ctx, [3, 2]))).toThrow(ShapeError);
     expect(() => x.setData(ones(ctx, [2, 3], "bfloat16"))).toThrow(/\[2,3\] float32, contiguous/);

@@ -260,7 +260,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("a length that is not the input's is refused before spans are made for each of its rows", async () => {
+  test("a length that is not the input's is rejected before spans are made for each of its rows", async () => {
     const module = new MultiAxisAttention2D(ctx, {
       embedDim: 8,
       numHeads: 2,
@@ -288,7 +288,7 @@ describe("bad input reports what would be right", () => {
   });
 });
 
-test("reduceGradients gives zeros to a parameter without a gradient on one rank, too, and refuses a disposed module", async () => {
+test("reduceGradients gives zeros to a parameter without a gradient on one rank, too, and rejects a disposed module", async () => {
   const [ctx] = await referenceWorld(1, {});
   const module = new Linear(ctx!, 1, 1);
   reduceGradients(ctx!, module);

@@ -42,7 +42,7 @@ test("a state dict names every parameter, and one module's loads into another", 
   expect(Array.from(await to.first.bias!.read())).toEqual([2, 2, 2]);
 });
 
-test("tensors of another device, and disposed ones, are refused before anything is copied", async () => {
+test("tensors of another device, and disposed ones, are rejected before anything is copied", async () => {
   const ctx = await open();
   const pair = new Pair(ctx);
   const before = await pair.first.weight.read();
@@ -60,7 +60,7 @@ test("tensors of another device, and disposed ones, are refused before anything 
   expect(await pair.first.weight.read()).toEqual(before);
 });
 
-test("what does not fit is refused whole, and every fault is reported", async () => {
+test("what does not fit is rejected whole, and every fault is reported", async () => {
   const ctx = await open();
   const pair = new Pair(ctx);
   const before = await pair.first.weight.read();

@@ -33,7 +33,7 @@ describe("what is written for PyTorch", () => {
     expect(Array.from(await x.sub(full(x.device, [], 2)).read())).toEqual([-1, 0]);
   });
 
-  test("operators are refused, text is not", () => {
+  test("operators are rejected, text is not", () => {
     const number = x as unknown as number;
     for (const run of [() => number + number, () => number / 2, () => -number, () => number < 1, () => Number(x)]) {
       expect(run).toThrow(MosaicError);
@@ -69,7 +69,7 @@ describe("what is written for PyTorch", () => {
   });
 });
 
-describe("numbers that mean nothing are refused", () => {
+describe("numbers that mean nothing are rejected", () => {
   const odd = [Number.NaN, Number.POSITIVE_INFINITY];
 
   test.each([{ low: 2, high: 1 }, ...odd.flatMap((x) => [{ low: x }, { high: x }, { low: -x, high: x }])])(
@@ -108,7 +108,7 @@ describe("numbers that mean nothing are refused", () => {
     [["a"], /fromArray: values\[0\]: expected a number, received "a"/],
     [[1, "2"], /values\[1\]: .* received "2"/],
     [[1, undefined], /values\[1\]: .* received undefined/],
-    // oxlint-disable-next-line no-sparse-arrays -- a gap is what is refused
+    // oxlint-disable-next-line no-sparse-arrays -- a gap is what is rejected
     [[1, , 3], /values\[1\]/],
     [[null], /values\[0\]: .* received null/],
     [[[1]], /values\[0\]/],

@@ -21,7 +21,7 @@ test("leaves what has no elements", () => {
   expect(roll(fromArray(device, [], [2, 0]), -1, 1).shape).toEqual([2, 0]);
 });
 
-test("refuses axes that are none, and shifts that are no integers", () => {
+test("rejects axes that are none, and shifts that are no integers", () => {
   expect(() => roll(x, 1, 2)).toThrow(/roll: expected an axis from -2 to 1, received 2|roll.*axis/);
   expect(() => roll(x, 0.5, 0)).toThrow(/roll: shift: expected an integer, received 0.5/);
   expect(() => roll(x, undefined as never, 0)).toThrow(/roll: shift: expected an integer/);

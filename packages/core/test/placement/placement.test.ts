@@ -37,7 +37,7 @@ test("known shards", () => {
   expect(spansLength(striped().spans(7, 8, 3))).toBe(0);
 });
 
-test("positions are refused that their array cannot hold", () => {
+test("positions are rejected that their array cannot hold", () => {
   expect(positions([{ start: 2 ** 31 - 2, length: 2, step: 1 }])).toEqual(Int32Array.of(2 ** 31 - 2, 2 ** 31 - 1));
   expect(() => positions([{ start: 2 ** 31 - 2, length: 2, step: 2 }])).toThrow(ShapeError);
   expect(() => positions([{ start: -1, length: 2, step: 1 }])).toThrow(ShapeError);
@@ -93,7 +93,7 @@ describe("a layout", () => {
     ]);
   });
 
-  test("refuses an axis that the mesh lacks", () => {
+  test("rejects an axis that the mesh lacks", () => {
     expect(() => layoutOf({ mesh, axes: ["sp"], length: 4 })).toThrow(/dp, node, gpu, received "sp"/);
   });
 });
@@ -104,7 +104,7 @@ const outside: readonly (readonly [index: number, count: number, length: number]
   ...[-1, 1.5, Number.NaN, Infinity].map((length) => [0, 2, length] as const),
 ];
 
-test.each(outside)("shard %d of %d, of a length of %d, is refused by every placement", (...shard) => {
+test.each(outside)("shard %d of %d, of a length of %d, is rejected by every placement", (...shard) => {
   for (const placement of [...placements, contiguous([4, 4])]) {
     expect(() => placement.spans(...shard)).toThrow(/spans: expected 0 ≤ index < count/);
   }

@@ -69,7 +69,7 @@ test("shard passes gradients to its rows", async () => {
   expect([...(await full.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
 });
 
-test("a shard of the wrong size is refused before anything is sent", async () => {
+test("a shard of the wrong size is rejected before anything is sent", async () => {
   const ranks = await referenceWorld(3);
   const x = fromArray(ranks[2]!, count(4), [4]);
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(ShapeError);

@@ -21,7 +21,7 @@ import { ReferenceDevice } from "../reference/index.ts";
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
 const placement = (...shards: (readonly Span[])[]): Placement => ({ name: "mine", spans: (index) => shards[index]! });
 
-describe("a placement that breaks its guarantees is refused", () => {
+describe("a placement that breaks its guarantees is rejected", () => {
   const cases: [what: string, shards: (readonly Span[])[], message: RegExp][] = [
     ["a step of 0", [[span(0, 5, 0)], [span(5, 5)]], /shard 0 of 2: .*step ≥ 1.*received start 0, length 5, step 0/],
     ["a step of 0.5", [[span(0, 5, 0.5)], [span(5, 5)]], /received start 0, length 5, step 0.5/],
@@ -86,7 +86,7 @@ const partitions = fc
     return { shards, length: start };
   });
 
-test("every partition is accepted, and every change to one span of it is refused", () => {
+test("every partition is accepted, and every change to one span of it is rejected", () => {
   fc.assert(
     fc.property(partitions, fc.nat(), fc.integer({ min: -3, max: 3 }), ({ shards, length }, at, by) => {
       expect(resolveShards(placement(...shards), 4, length)).toEqual(shards);
@@ -156,7 +156,7 @@ test("faults of huge sequences are found in no time", () => {
   expect(performance.now() - begin).toBeLessThan(500);
 });
 
-test("a coordinate outside the mesh is refused, and not taken for another", () => {
+test("a coordinate outside the mesh is rejected, and not taken for another", () => {
   const layout = layoutOf({ mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], length: 10 });
   layout.spans({ node: 1, sp: 0 });
   for (const sp of [2, 3, 5, -1, 0.5, Number.NaN]) {

@@ -242,8 +242,7 @@ struct FoldBlock {
     }
   }
 
-  /// Weights that are dropped become 0; they stay in the sums. What the others count more is for whoever divides `out`
-  /// by the sum.
+  /// Dropped weights become 0; they stay in the sums. The others are scaled where `out` is divided by the sum.
   MOSAIC_INLINE void drop(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& by) {
     constexpr int32_t kStrip = 8;
     float dropoutMask[kStrip * width];

@@ -245,7 +245,7 @@ export class Agent implements AsyncDisposable {
     const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
     const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorld: -1 };
     if (isObserver) {
-      // An agent lasts as long as its ranks, whoever looks on.
+      // An agent lasts as long as its ranks, also while it is observed.
       this.#connections.delete(channel);
       this.#observers.add(channel);
       this.#worlds.addObserver(branch);
@@ -255,7 +255,10 @@ export class Agent implements AsyncDisposable {
     if (!isAgent) return branch;
     const place = this.#tree.attach(channel, agent, address);
     if (place === "duplicate")
-      return this.#reject(channel, `two agents have number ${agent}, one of them on ${host}; give each host its own`);
+      return this.#reject(
+        channel,
+        `duplicate agent number ${agent}, one of them on ${host}; use a unique number for each host`,
+      );
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);
     channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, limitMs: this.#limitMs });

@@ -15,7 +15,7 @@ export interface Listener {
   close(): void;
 }
 
-/** Why a handshake failed: the peer has another `secret`, or is no peer of this protocol at all. */
+/** Why a handshake failed: the shared secrets do not match, or is no peer of this protocol at all. */
 export class HandshakeError extends Error {
   override readonly name: string = "HandshakeError";
   readonly reason: "secret" | "peer";

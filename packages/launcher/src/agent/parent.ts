@@ -99,7 +99,7 @@ export class Parent {
       stream = await this.#options.network.connect(address);
     } catch (error) {
       this.#connectError = (error as Error).message;
-      // Another secret will not become the right one.
+      // A secret mismatch persists: retrying is useless.
       if (error instanceof HandshakeError && error.reason === "secret")
         this.#fail(FAILURE_CODES.mismatch, error.message);
       return undefined;

@@ -99,7 +99,7 @@ export class Rendezvous {
     clearTimeout(this.#timer);
   }
 
-  /** False when the world is refused because of this member. */
+  /** False when the world is rejected because of this member. */
   #add(link: Link, member: Member, parameters: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
@@ -111,7 +111,7 @@ export class Rendezvous {
     } else {
       this.#unsentMembers.push({ member, parameters });
     }
-    // A second process of the same rank is refused by the root, where both arrive.
+    // A second process of the same rank is rejected by the root, where both arrive.
     if (branches.assignRank(link, member.rank)) this.#members.set(member.rank, member);
     return true;
   }

@@ -145,7 +145,7 @@ export interface TlsClientOptions {
 }
 
 /**
- * Connects to a TlsServer. Rejects with HandshakeError where the other end has another secret or does not support the
+ * Connects to a TlsServer. Rejects with HandshakeError where the shared secrets do not match or the other end does not support the
  * protocol, else with the system's error.
  */
 export async function connectTls(address: string, { secret, protocol }: TlsClientOptions): Promise<TLSSocket> {

@@ -73,7 +73,7 @@ interface WorldOptions {
   disconnected(): string | undefined;
   /** It has all its ranks: another of the same name may gather. */
   onComplete(): void;
-  /** It was refused while it gathered. */
+  /** It was rejected while it gathered. */
   onRefused(refusal: RendezvousRefusal, ranks: readonly number[]): void;
   /** No rank of it is left below this agent. */
   onFinished(): void;

@@ -76,7 +76,7 @@ export class RootCoordinator implements Coordinator {
   #attempt = -1;
   #hasRun = false;
   #state: "gathering" | "running" | "between" = "between";
-  /** Nodes without the right secret, and others that were refused, are reported once each. */
+  /** Nodes without the right secret, and others that were rejected, are reported once each. */
   readonly #refusals = new Set<string>();
   #startTime = 0;
   #joinedAt = 0;
@@ -295,14 +295,14 @@ export class RootCoordinator implements Coordinator {
     const deadline = setTimeout(() => peer.destroy(), REGISTER_MS);
   }
 
-  /** Undefined when the node was refused. */
+  /** Undefined when the node was rejected. */
   #register(peer: Peer, registration: Registration, address: string): MemberNode | undefined {
     const reject = (code: number, message: string): undefined => {
       peer.send({ kind: "refused", world: 0, code, message });
       peer.finish();
       if (this.#refusals.has(message) || this.#refusals.size >= MAX_REFUSALS) return;
       this.#refusals.add(message);
-      this.#control.emit({ type: "rendezvous", message: `refused a launcher at ${address}: ${message}` });
+      this.#control.emit({ type: "rendezvous", message: `rejected a launcher at ${address}: ${message}` });
     };
     const { nodeRank } = registration;
     // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.

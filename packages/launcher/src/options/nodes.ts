@@ -24,7 +24,7 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
   return isOne ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
-/** Accepts what means "this node alone", refuses the rest. */
+/** Accepts what means "this node alone", rejects the rest. */
 function parseSingleNode(values: OptionValues): NodeOptions {
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, as --nnodes is 1");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.

@@ -64,7 +64,7 @@ interface StoreRequest {
   reject(error: StoreError): void;
 }
 
-/** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is refused at once. */
+/** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is rejected at once. */
 export function runRequest({ table, barriers }: StoreState, request: StoreRequest): CancelCallback | undefined {
   const { header, payload, reply } = request;
   switch (header.op) {
@@ -124,7 +124,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: StoreReque
   reply({ swapped, found: current !== undefined }, current);
 }
 
-/** Begins a wait, bounded: after the request's timeout it is cancelled and refused with what was still missing. */
+/** Begins a wait, bounded: after the request's timeout it is cancelled and rejected with what was still missing. */
 function waitWithTimeout(request: StoreRequest, begin: () => CancelCallback, missing: () => string): CancelCallback {
   const timeout = request.header.timeout ?? STORE_LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))

@@ -3,7 +3,7 @@ import { STORE_LIMITS, StoreError } from "./protocol.ts";
 /** Stops waiting; safe to call more than once. */
 export type CancelCallback = () => void;
 
-/** The keys of one attempt. Independent of sockets: waiting is a callback, and every method refuses by throwing. */
+/** The keys of one attempt. Independent of sockets: waiting is a callback, and every method rejects by throwing. */
 export class StoreTable {
   readonly #values = new Map<string, Buffer>();
   readonly #watchers = new Map<string, Set<() => void>>();

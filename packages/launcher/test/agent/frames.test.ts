@@ -58,7 +58,7 @@ describe("the frames of the document", () => {
 });
 
 describe("a frame that is none", () => {
-  it("is refused whatever bytes it has", () => {
+  it("is rejected whatever bytes it has", () => {
     const mutated = fc.tuple(fc.constantFrom(...frames), fc.nat(), fc.integer({ min: 1, max: 255 }), fc.boolean());
     fc.assert(
       fc.property(mutated, ([{ bytes }, at, flip, cut]) => {
@@ -75,7 +75,7 @@ describe("a frame that is none", () => {
     );
   });
 
-  it("is refused before memory is allocated for it", () => {
+  it("is rejected before memory is allocated for it", () => {
     const cancelJoin = encode({ kind: "cancelJoin", world: 0, ranks: [[0, 1]] }).subarray(4);
     const with32 = (at: number, value: number): Buffer => {
       const copy = Buffer.from(cancelJoin);

@@ -48,7 +48,7 @@ describe("TLS with a pre-shared key", () => {
     expect(server.handshakes).toBe(0);
   });
 
-  it("refuses another secret, with an error on both sides that has neither", async () => {
+  it("rejects a shared secret mismatch, with an error on both sides that has neither", async () => {
     const [secret, other] = [createSecret(), createSecret()];
     const { server, refused } = await listen(secret);
     const error = await connectTls(server.address, options(other)).catch((reason: unknown) => reason);
@@ -62,7 +62,7 @@ describe("TLS with a pre-shared key", () => {
       for (const hidden of [secret, other]) expect(text).not.toContain(hidden);
   });
 
-  it("refuses what speaks another protocol, or none", async () => {
+  it("rejects what speaks another protocol, or none", async () => {
     const secret = createSecret();
     const { server, refused } = await listen(secret);
     const plain = connect(server.port, "127.0.0.1");
@@ -102,7 +102,7 @@ describe("TLS with a pre-shared key", () => {
     );
   });
 
-  it("carries the control plane between agents, and one with another secret fails at once", async () => {
+  it("carries the control plane between agents, and one with a different secret fails at once", async () => {
     const secret = createSecret();
     const directory = mkdtempSync(join(tmpdir(), "tls-"));
     const at = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
@@ -178,7 +178,7 @@ async function corruptingProxy(port: number): Promise<Server> {
 }
 
 describe(`${HANDSHAKES} corrupted handshakes`, () => {
-  it("are refused; the server neither ends, nor grows, nor answers", {
+  it("are rejected; the server neither ends, nor grows, nor answers", {
     timeout: 120_000 + 60 * HANDSHAKES,
   }, async () => {
     const secret = createSecret();

@@ -142,7 +142,7 @@ export class Tokenizer {
    * A conversation as the text that the model was trained on, by the folder's chat template. Its special tokens are in the text: encode it
    * with `addSpecialTokens: false`.
    *
-   * @throws FileError for a folder without a chat template; OptionError for messages that the template refuses.
+   * @throws FileError for a folder without a chat template; OptionError for messages that the template rejects.
    */
   applyChatTemplate(messages: readonly ChatMessage[], options?: ChatTemplateOptions): string {
     const where = "Tokenizer.applyChatTemplate";

@@ -1,8 +1,8 @@
 import type { AttentionState, Context, ProcessGroup, Tensor } from "@mosaic/core";
 
-// States of a few queries, one on each rank of an axis, become one: the same on all of them.
+// Merges the attention states of a few queries over the ranks of an axis: the result is the same on all ranks.
 
-/** The states of a batch's queries in one piece of memory: [B,T,H,Dv+1], each row its out and then its lse. */
+/** The attention states of a batch in one buffer: [B,T,H,Dv+1], each row out followed by lse. */
 export interface PackedState extends AttentionState {
   readonly memory: Tensor;
 }
@@ -15,13 +15,13 @@ export interface StateShape {
   readonly valueSize: number;
 }
 
-/** Memory of a state, whatever it holds. */
+/** Uninitialized memory for a state. */
 export function emptyState({ device }: Context, shape: StateShape): PackedState {
   const { batch, heads, rows, valueSize } = shape;
   return unpackState(device.empty([batch, rows, heads, valueSize + 1], "float32"), shape);
 }
 
-/** The same for one rank alone, whose `out`, [B,T,H,Dv] in memory, is the result. */
+/** The same for a single rank, whose `out`, [B,T,H,Dv] in memory, is the result. */
 export function denseState({ device }: Context, { batch, heads, rows, valueSize }: StateShape): AttentionState {
   return {
     out: device.empty([batch, rows, heads, valueSize], "float32").permute([0, 2, 1, 3]),
@@ -42,7 +42,7 @@ function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateSha
 }
 
 /**
- * The state over the keys of all ranks: each rank's is gathered, and they are merged in the order of the ranks, so that all have the same
+ * The state over the keys of all ranks: an all-gather, followed by a merge in rank order, so that all ranks get the same
  * bits. Sends and receives (size − 1) · B · T · H · (Dv + 1) · 4 bytes.
  */
 export function mergeOverRanks(group: ProcessGroup, own: PackedState, shape: StateShape): PackedState {
@@ -56,7 +56,7 @@ export function mergeOverRanks(group: ProcessGroup, own: PackedState, shape: Sta
   return merged;
 }
 
-/** Adds to the denominator what `sinks` [H] state, e^sink for each head, and no value: a state (0, sink), merged once. */
+/** Adds e^sink of `sinks` [H] to the denominator of each head: merges the state (0, sink) once. */
 export function mergeSinks(state: AttentionState, sinks: Tensor): void {
   const { device } = sinks;
   const zero = device.empty([1], "float32");

@@ -70,7 +70,7 @@ const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boo
 
 /** What an optimizer remembers: tensors by name, and numbers. */
 export interface OptimizerState {
-  /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is refused. */
+  /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is rejected. */
   readonly kind: string;
   readonly tensors: ReadonlyMap<string, Tensor | HostTensor>;
   readonly numbers: Readonly<Record<string, number>>;
@@ -206,7 +206,7 @@ export abstract class Optimizer implements Disposable {
 
   /**
    * The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. Of a sharded model whole
-   * copies, the same on all ranks, which are yours to dispose: collective, and as large as without sharding.
+   * copies, the same on all ranks, which the caller disposes: collective, and as large as without sharding.
    */
   stateDict(): OptimizerState {
     this.#finiteness?.throwIfFailed();

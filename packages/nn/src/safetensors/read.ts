@@ -121,7 +121,7 @@ export interface SafetensorsFile {
 
 /**
  * Reads a safetensors file, of any program, and checks all of it: a header that is cut short, that overlaps itself, has
- * holes, or whose shapes and bytes disagree is refused.
+ * holes, or whose shapes and bytes disagree is rejected.
  *
  * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
  */

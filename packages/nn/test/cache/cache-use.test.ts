@@ -60,7 +60,7 @@ describe("memory", () => {
       expect(cache.freeTokens).toBe(64 - 12);
     }));
 
-  test("a full cache refuses what has no room, and keeps what it has", () =>
+  test("a full cache rejects what has no room, and keeps what it has", () =>
     alone(async (ctx) => {
       using cache = make(ctx, { maxTokens: 16 });
       using sequence = cache.createSequence();
@@ -219,7 +219,7 @@ test.each([1, 2])("sequences of thousands of tokens, whose keys kernels split on
   });
 });
 
-describe("refuses", () => {
+describe("rejects", () => {
   test("what is no sequence of its own, and one twice", () =>
     alone((ctx) => {
       using cache = make(ctx);

@@ -17,7 +17,7 @@ import { PositionSet } from "./positions.ts";
 import { isFill, isInputRow, type Rows, type MemoryValue } from "./values.ts";
 
 // What a storage holds, as strided boxes of elements: intervals, never single elements. A box that is read through other
-// strides than it was written through is not found, so whatever scrambles rows is refused.
+// strides than it was written through is not found, so whatever scrambles rows is rejected.
 
 /** Part of a view and what it holds; `rows` are those of its own origin. */
 export interface ContentEntry {

@@ -42,7 +42,7 @@ export interface Proof {
  *   it also reads;
  * - inputs, which are the caller's, end as they were.
  *
- * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are refused
+ * Rows are followed as boxes; a kernel that attention does not use leaves its output unknown, and unknown rows are rejected
  * where attention uses them.
  *
  * Of a record of classes, up to 1 024 ranks are recorded and replayed all the same. Of more ranks the representatives are

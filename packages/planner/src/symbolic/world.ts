@@ -52,7 +52,7 @@ export const maxRanks: number = 2 ** 16;
  * using x = zeros(contexts[9]!, [1_000_000, 128]);
  * contexts[9]!.device.memory().allocated; // => 512000000
  * ```
- * @throws OptionError for a mesh that `init` would refuse, or of more than 65 536 ranks.
+ * @throws OptionError for a mesh that `init` would reject, or of more than 65 536 ranks.
  */
 export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   const { mesh, ...rest } = symbolicWorldOptions.parse(options);
@@ -91,7 +91,7 @@ export class LazyWorld {
   /** By axis and the first rank of the line along it. */
   readonly #groupsByLine = new Map<string, GroupInfo>();
 
-  /** @throws OptionError for a mesh that `init` would refuse, or that is too large. */
+  /** @throws OptionError for a mesh that `init` would reject, or that is too large. */
   constructor(where: string, mesh: Coordinate, { backends = [], hosts }: LazyWorldOptions = {}) {
     checkMesh(where, mesh);
     this.size = meshSize(mesh);

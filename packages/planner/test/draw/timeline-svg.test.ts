@@ -172,6 +172,6 @@ test("a run in which nothing was measured is drawn without a comparison", () => 
   expect(timelineSvg({ predicted: ringTimeline(20, 1), measured })).not.toMatch(/NaN|Infinity|The prediction is/);
 });
 
-test("options that do not exist are refused", () => {
+test("options that do not exist are rejected", () => {
   expect(() => timelineSvg(ringTimeline(1, 1), { titel: "A ring" } as object)).toThrow(/timelineSvg: expected options/);
 });

@@ -86,7 +86,7 @@ test("a real device gives a profile that is one", async () => {
   expect(Object.keys(found.kernels.attend)).toEqual(["bfloat16"]);
 });
 
-test("no contexts, and options that do not exist, are refused", async () => {
+test("no contexts, and options that do not exist, are rejected", async () => {
   await expect(calibrate({ contexts: [] })).rejects.toThrow(
     "calibrate: contexts: expected an array of one or more, each a Context, as init returns, received []",
   );
@@ -103,6 +103,6 @@ test.each([
   [{ threads: 0 }, "threads: expected an integer ≥ 1, received 0"],
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
   [{ name: "" }, 'name: expected a string, received ""'],
-])("%j is refused before anything is measured", async (options, expected) => {
+])("%j is rejected before anything is measured", async (options, expected) => {
   await expect(calibrate({ contexts: await ranks(1), ...options })).rejects.toThrow(`calibrate: ${expected}`);
 });

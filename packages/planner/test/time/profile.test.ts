@@ -60,7 +60,7 @@ const wrong: readonly (readonly [string, unknown, string])[] = [
   ],
 ];
 
-test.each(wrong)("%s is refused with the place", (_, given, message) => {
+test.each(wrong)("%s is rejected with the place", (_, given, message) => {
   const text = typeof given === "string" ? given : JSON.stringify(given);
   expect(() => parseProfile(text)).toThrow(message);
 });

@@ -8,7 +8,7 @@ import { runScript, toyProfile } from "./toy.ts";
 const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "float32" } as const;
 const timed = (backend: AttentionBackend) => (): unknown => simulate(record({ backend, ...call }), toyProfile);
 
-test("a send without a receive is refused, with the place", () => {
+test("a send without a receive is rejected, with the place", () => {
   const lose = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
   expect(timed(interceptedRing(lose))).toThrow(
@@ -16,7 +16,7 @@ test("a send without a receive is refused, with the place", () => {
   );
 });
 
-test("messages of two sizes are refused", () => {
+test("messages of two sizes are rejected", () => {
   const script = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(2), from: 0 }]).wait();
@@ -24,7 +24,7 @@ test("messages of two sizes are refused", () => {
   expect(script).toThrow("sends 12 bytes to rank 1, whose sendRecv #0 expects 8");
 });
 
-test("a circle of waiting ranks is refused", () => {
+test("a circle of waiting ranks is rejected", () => {
   const script = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       // Each sends first and receives after, one after the other: no receive is ever reached.
@@ -34,7 +34,7 @@ test("a circle of waiting ranks is refused", () => {
   expect(script).toThrow("rank 0 waits in sendRecv #0; rank 1 waits in sendRecv #0; prove(record)");
 });
 
-test("different collectives under one number are refused", () => {
+test("different collectives under one number are rejected", () => {
   const script = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       if (rank === 0) ctx.world.barrier().wait();
@@ -43,7 +43,7 @@ test("different collectives under one number are refused", () => {
   expect(script).toThrow(/is barrier, where rank 1's is allReduce|is allReduce, where rank 0's is barrier/);
 });
 
-test("a dtype that the profile lacks is refused", () => {
+test("a dtype that the profile lacks is rejected", () => {
   const run = record({ ...call, backend: ring(), dtype: "float32" });
   expect(() => simulate(run, profiles["h100-ib400"])).toThrow(
     "profile: kernels.attend: expected float32, received bfloat16, float16; measure or state the speed",

@@ -84,7 +84,7 @@ test("a context that is closed without stop is left alone, and leaves no trace",
   expect(readdirSync(directory)).toEqual([]);
 });
 
-test("options that cannot be are refused before anything is traced", async () => {
+test("options that cannot be are rejected before anything is traced", async () => {
   const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
   await expect(traceContext(ctx!, { directory: "" })).rejects.toThrow(/traceContext: directory/);
   await expect(traceContext(ctx!, { directory, seconds: 0 })).rejects.toThrow(/seconds/);

@@ -1,9 +1,9 @@
 // What this rank has called, so that ranks can find out where they diverged. Messages that carry a signature carry the
 // history of their group, too; the control plane compares the histories of those that do not, and names the calls.
 //
-// Calls form sequences that must match on all ranks: the collectives and recorded calls of a group, and, where messages carry
-// no signature, the messages from one of its ranks to another. The history of a sequence hashes all calls up to one of
-// them, so that two ranks compare a number at an index.
+// Calls form sequences that must match on all ranks: the collectives and recorded calls of a group, and, where messages
+// carry no signature, the messages from one of its ranks to another. The history of a sequence hashes all calls up to
+// one of them, so that two ranks compare a number at an index.
 #pragma once
 
 #include <deque>

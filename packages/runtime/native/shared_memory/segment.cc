@@ -22,7 +22,8 @@ constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the l
 constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
 const char* const kLayoutMismatch =
-    "connect: expected shared memory of this version's layout from the first rank of this host, received another; "
+    "connect: expected shared memory of this version's layout from the first rank of this host, received a different "
+    "layout; "
     "install the same version of Mosaic on all ranks";
 
 uint64_t pairs(uint64_t size) { return size * (size - 1); }

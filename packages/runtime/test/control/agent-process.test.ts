@@ -324,7 +324,7 @@ describe("the address", () => {
     await expect(agentAddress(1)).rejects.toThrow(/expected a directory of mode 700 .*, received mode 755/);
   });
 
-  test("is refused at once where the system has no place for it, and elsewhere where the directory is gone", async () => {
+  test("is rejected at once where the system has no place for it, and elsewhere where the directory is gone", async () => {
     vi.stubEnv("XDG_RUNTIME_DIR", "/proc");
     await expect(agentAddress(1)).rejects.toThrow(
       /^connect: no directory for the agent's socket: E[A-Z]+: .*\/proc\/mosaic'; set XDG_RUNTIME_DIR or TMPDIR/,

@@ -32,7 +32,7 @@ describe("the frames of docs/control-plane.md, in C++", () => {
   });
 });
 
-test("a frame cut anywhere, or with a byte more, is refused", () => {
+test("a frame cut anywhere, or with a byte more, is rejected", () => {
   const cut = frames
     .filter(({ kind }) => !NOT_OF_RANKS.includes(kind))
     .flatMap(({ hex }) =>
@@ -43,7 +43,7 @@ test("a frame cut anywhere, or with a byte more, is refused", () => {
   expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
 });
 
-test("lists and ranges beyond what a frame or a world may hold are refused", () => {
+test("lists and ranges beyond what a frame or a world may hold are rejected", () => {
   const le = (value: number): string => {
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32LE(value);

@@ -117,7 +117,7 @@ describe("a rendezvous fails", () => {
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
     ranks.join("0", { path: agents[1]!.path, rank: 0, size: 3 });
     expect(await ranks.delivered("0", "refused")).toMatchObject({ code: MISMATCH, message });
-    // A rank that was refused and tries again starts anew.
+    // A rank that was rejected and tries again starts anew.
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(1));
     ranks.join("new 1", { path: agents[0]!.path, rank: 1, size: 3 });
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));

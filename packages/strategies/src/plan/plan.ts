@@ -14,40 +14,40 @@ import { createCandidates, type StrategyCandidate } from "./candidates.ts";
 import { type PlanJob, type PlanOptions, resolveJob } from "./job.ts";
 import { createSnippet } from "./snippet.ts";
 
-/** One way to attend, and what it is predicted to take. */
+/** A strategy, and its predicted cost. */
 export interface RankedStrategy {
   readonly name: string;
   /** The same for all grids and forms of one nesting on one mesh. */
   readonly family: string;
   /** The mesh for `init`. */
   readonly mesh: Coordinate;
-  /** The backend itself, for `backend:` of a module, which refuses another mesh. */
+  /** The backend itself, for `backend:` of a module, which rejects another mesh. */
   readonly strategy: Strategy;
   /** A program that uses it. */
   readonly code: string;
-  /** Simulated whole, or estimated from two ranks, of over 1 024 from one, as if their peers kept pace. */
+  /** Simulated on all ranks, or estimated from two ranks (above 1 024 ranks: one), assuming that peers are never late. */
   readonly evaluatedBy: "simulation" | "estimate";
-  /** One attention, forward and backward, until the last rank ends. */
+  /** Time of forward and backward of one attention, on the slowest rank. */
   readonly seconds: number;
   readonly forwardSeconds: number;
-  /** The most that a rank computes, and that it stands still for transfers which compute does not hide. */
+  /** The maximum over ranks of compute time, and of exposed communication: transfers that compute does not hide. */
   readonly computeSeconds: number;
   readonly exposedSeconds: number;
-  /** The most bytes that a rank sends to others of its node, and to those of other nodes. */
+  /** Bytes sent within the node and to other nodes: the maximum over ranks. */
   readonly bytesWithinNodes: number;
   readonly bytesBetweenNodes: number;
-  /** The most that a rank holds at once. */
+  /** Peak memory: the maximum over ranks. */
   readonly peakBytes: number;
-  /** Whether that is within `memoryLimit`. */
+  /** Whether the peak is within `memoryLimit`. */
   readonly fits: boolean;
 }
 
-/** What was found. */
+/** The result of `plan`. */
 export interface Plan {
   readonly job: PlanJob;
-  /** The first one. */
+  /** The first of `ranking`. */
   readonly best: RankedStrategy;
-  /** What the simulation of the best found: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
+  /** The simulation of the best strategy: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
   readonly prediction: Prediction;
   /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
   readonly ranking: readonly RankedStrategy[];
@@ -57,17 +57,17 @@ export interface Plan {
 
 /** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
 const MAX_SIMULATED_EVENTS = 600_000;
-/** Times are distinguished in steps of this share, the first of which begins with the shortest time. */
+/** Relative resolution: times are compared in buckets of this size, the first of which begins at the shortest time. */
 const TIME_RESOLUTION = 0.01;
 
 /**
  * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
- * every built-in strategy on every mesh of these ranks, and the caller's own. Times count in steps of 1 %, from the
- * shortest on; within a step fewer bytes between nodes come first, then less memory.
+ * every built-in strategy on every mesh of these ranks, and the caller's own. Times are compared in buckets of
+ * 1 %, from the shortest on; within a bucket fewer inter-node bytes come first, then less memory.
  *
  * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
  * then simulated whole. Of more than 1 024 ranks one is recorded, and one rank of each class of ranks that do the same is simulated:
- * candidates whose ranks have unequal shares of the work, such as those of a causal mask with contiguous placement, are refused. A pure function of its options: ranks that plan on their own come to the same.
+ * candidates whose ranks have unequal shares of the work, such as those of a causal mask with contiguous placement, are rejected. A pure function of its options: ranks that plan on their own come to the same.
  *
  * @throws OptionError for options that do not exist or do not fit, for more than 65 536 ranks, and if no candidate runs, or none
  * within `memoryLimit`.
@@ -112,10 +112,10 @@ export function plan(options: PlanOptions): Plan {
     try {
       const found = simulateCandidate(job, candidate, options.keepEvents ?? false);
       simulated.push(found);
-      // The sketch, of two ranks, may have found less.
+      // The estimate from two ranks may have been too low.
       if (!found.planned.fits) addFinalist();
     } catch (error) {
-      // Of so many ranks only those that do the same can be simulated: another one is.
+      // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
       order.splice(order.indexOf(each), 1);
@@ -145,14 +145,14 @@ export function plan(options: PlanOptions): Plan {
 
 /**
  * The ranks that are estimated. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
- * there are so many that all must do the same, the last, at the end of a node, stands for them.
+ * there are so many that all must do the same, the last, at the end of a node, represents them.
  */
 function sampledRanks(ranks: number): readonly number[] {
   if (ranks > maxRecordedRanks) return [ranks - 1];
   return ranks > 2 ? [ranks >> 1, ranks - 1] : [...Array(ranks).keys()];
 }
 
-/** Throws an OptionError for candidates whose ranks have unequal shares of the work, where there are too many to simulate each. */
+/** Throws an OptionError for candidates with unequal work per rank if there are too many ranks to simulate each. */
 function symmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
   if (job.ranks <= maxRecordedRanks) return () => undefined;
   const known = new Map<string, Error | undefined>();
@@ -239,7 +239,7 @@ function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number 
   return Number(b.planned.fits) - Number(a.planned.fits);
 }
 
-/** Which ranks are neighbours was planned too. */
+/** The plan depends on the order of ranks, too. */
 function axisOrderError(planned: readonly string[], axes: readonly string[]): string | undefined {
   const found = axes.filter((axis) => planned.includes(axis));
   return found.every((axis, i) => axis === planned[i])

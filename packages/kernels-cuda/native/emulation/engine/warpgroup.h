@@ -65,7 +65,7 @@ class Warpgroups {
   void start(WgmmaOperation product, CallSite site) {
     collective("wgmma.mma_async", site, product, [this](WgmmaOperation** lanes) {
       for (int i = 1; i < 32; i++) {
-        if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptors differ between lanes");
+        if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptor mismatch between lanes");
       }
       checkWarpgroup(lanes[0]->a, lanes[0]->b);
       if (current->warp % 4 == 0) stats.wgmma.fetch_add(1, std::memory_order_relaxed);
