@@ -194,7 +194,7 @@ describe("launchers that disagree end within a second", () => {
     expect(codes(all)).toEqual([2, 2, 2]);
     for (const { stderr } of all)
       expect(stderr).toMatch(
-        /duplicate --node-rank 1: on \S+ and on \S+ \(127\.0\.0\.1\); --node-rank must differ/,
+        /duplicate --node-rank 1: on \S+ and on \S+ \(127\.0\.0\.1\); each launcher needs a unique --node-rank/,
       );
   });
 
