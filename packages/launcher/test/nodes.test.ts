@@ -194,7 +194,7 @@ describe("launchers that disagree end within a second", () => {
     expect(codes(all)).toEqual([2, 2, 2]);
     for (const { stderr } of all)
       expect(stderr).toMatch(
-        /two launchers have --node-rank 1: on \S+ and on \S+ \(127\.0\.0\.1\); --node-rank must differ/,
+        /duplicate --node-rank 1: on \S+ and on \S+ \(127\.0\.0\.1\); each launcher needs a unique --node-rank/,
       );
   });
 
@@ -225,7 +225,7 @@ describe("launchers that disagree end within a second", () => {
     const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], runScript("waits", "9")));
     for (const one of nodes) await one.waitForOutput("waits");
     const late = await node(1, ["-N", "2"], runScript("waits", "9")).outcome;
-    expect(late.stderr).toMatch(/the job runs attempt 0 with 2 nodes already: two launchers have --node-rank 1/);
+    expect(late.stderr).toMatch(/the job runs attempt 0 with 2 nodes already: duplicate --node-rank 1/);
     expect(late.code).toBe(75);
     nodes[1]?.child.kill("SIGTERM");
     expect(codes(await outcomes(nodes))).toEqual([143, 143]);

@@ -266,7 +266,7 @@ describe("hosts that hold different contents", () => {
     const hosts = await saved();
     for (const name of hosts.names) writeFileSync(hosts.path(name), hosts.bytes(name).subarray(0, 200));
     for (const error of await load(hosts))
-      expect(String(error)).toMatch(/a complete checkpoint on at least one host, received on n0 .*; on n1 .*truncated/);
+      expect(String(error)).toMatch(/a complete checkpoint on at least one host, received on n0 .*; on n1 .*restore/);
     for (const name of hosts.names) rmSync(hosts.path(name));
     for (const error of await load(hosts))
       expect(String(error)).toMatch(/expected a checkpoint on at least one host, received none on n0, n1, n2/);

@@ -55,7 +55,7 @@ export class SavedAttention implements Disposable {
         where: "checkpoint",
         expected: kept
           ? `attention call ${this.#next} to return shape ${formatShape(kept.output.shape)}, as in the original forward`
-          : `${this.#results.length} calls of attention, as in the original forward`,
+          : `the number of attention calls of the original forward, ${this.#results.length}`,
         received: `a call that returns shape ${formatShape(shape)}`,
         remedy: "pass a body that does the same both times, or omit keepAttention",
       });

@@ -111,7 +111,7 @@ describe("a rendezvous fails", () => {
     await vi.waitFor(() => expect(agents[0]!.connections).toBe(2));
     ranks.join("duplicate", { path: agents[1]!.path, rank: 1, size: 3 });
     const message =
-      `connect: two processes are rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
+      `connect: duplicate rank 1: pid ${ranks.pid} on n0 and pid ${ranks.pid} on n1; ` +
       "each process needs a unique RANK";
     for (const id of ["1", "duplicate"])
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: MISMATCH, message });
