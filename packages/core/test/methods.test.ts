@@ -70,6 +70,12 @@ test("views are methods, and every method is listed here or is a view", async ()
   expect(methods.toSorted()).toEqual([...views, ...own, ...Object.keys(calls), "constructor"].toSorted());
 });
 
+test("view takes no shape: that is reshape's", () => {
+  expect(() => make().view([6, 8] as never)).toThrow(
+    /^view: expected \{ shape, strides, offset \}, received \[6,8\]; use reshape\(\[6,8\]\)$/,
+  );
+});
+
 test("methods chain into gradients", async () => {
   const x = make();
   x.requiresGrad = true;
