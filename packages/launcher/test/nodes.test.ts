@@ -133,6 +133,12 @@ describe("a job on several nodes", () => {
     expect((await outcomes([any, node(1, ["-N", "2"], runScript())])).map(({ code: one }) => one)).toEqual([0, 0]);
   });
 
+  it("reports that a node has joined", async () => {
+    const node = job();
+    const [, second] = await outcomes([node(0, ["-N", "2"], runScript()), node(1, ["-N", "2"], runScript())]);
+    expect(second!.stderr).toMatch(/^mosaic-run: joined node 0 at 127\.0\.0\.9:\d+ as node 1 of 2$/m);
+  });
+
   it("reports that node 0 is not there", async () => {
     const node = job();
     const { code, stderr } = await node(1, ["-N", "2", "--rdzv-timeout", "2s"], runScript()).outcome;

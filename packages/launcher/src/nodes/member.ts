@@ -221,6 +221,10 @@ export class MemberCoordinator implements Coordinator {
         this.#attempt = frame.attempt;
         this.#startTime = Date.now();
         this.#isRunning = this.#isStarting = true;
+        this.#control.emit({
+          type: "rendezvous",
+          message: `joined node 0 at ${this.#endpoint} as node ${frame.groupRank} of ${frame.groupWorldSize}`,
+        });
         this.#outcome = deferred();
         return this.#assigned.resolve(frame);
       case "outcome":
