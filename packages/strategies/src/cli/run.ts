@@ -167,7 +167,7 @@ async function createPlan(settings: Settings): Promise<number> {
   await print(
     settings.json
       ? JSON.stringify(formatJson(found, proof))
-      : formatText(found, { ...settings, own: new Set(candidates.map(({ name }) => name)) }, proof),
+      : formatText(found, { ...settings, own: new Set(candidates.map(({ name }) => name!)) }, proof),
   );
   return proof?.total ? 1 : 0;
 }
