@@ -90,7 +90,8 @@ function stepsOf(directory, execute, install) {
     install: () => {
       execute("node", install);
       for (const name of ["kernels-cuda", "collectives-nccl", "collectives-ucx"]) {
-        if (existsSync(installed(`@mosaic/${name}`))) throw new Error(`@mosaic/${name} was installed without being requested`);
+        if (existsSync(installed(`@mosaic/${name}`)))
+          throw new Error(`@mosaic/${name} was installed without being requested`);
       }
       const size = installedBytes(directory) / 2 ** 20;
       if (size > INSTALLED_BUDGET) throw new Error(`installed: ${size} MiB, the budget is ${INSTALLED_BUDGET}`);

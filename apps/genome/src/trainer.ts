@@ -52,7 +52,7 @@ export class Trainer implements Disposable {
     scope(() => {
       this.#addMassLoss(loss, output.results).backward();
       reduceGradients(ctx, model);
-      clipGradNorm(model, 1);
+      clipGradNorm(model, 1).dispose();
     });
     optimizer.step();
     optimizer.zeroGrad();

@@ -92,7 +92,7 @@ export class Trainer implements Disposable {
       this.#model.zeroGrad();
       loss.backward();
       reduceGradients(ctx, this.#model);
-      clipGradNorm(this.#model, 1);
+      clipGradNorm(this.#model, 1).dispose();
       this.#optimizer.step();
       return loss;
     });

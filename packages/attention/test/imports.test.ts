@@ -2,6 +2,15 @@ import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { build } from "esbuild";
 import { expect, test } from "vitest";
+import {
+  CrossAxisAttention,
+  Linear,
+  Module,
+  MultiAxisAttention,
+  MultiAxisAttention2D,
+  SelfAttention,
+} from "../src/index.ts";
+import * as nn from "../src/nn.ts";
 
 /** The packages that ship an addon find it beside themselves: a bundler leaves them where they are. */
 const external = ["@mosaic/kernels-cpu", "@mosaic/collectives-local", "@mosaic/runtime"];
@@ -37,6 +46,17 @@ test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-a
     "strategies",
   ]);
   expect(await packagesIn('export * from "../src/planner.ts";')).toContain("planner");
+});
+
+test("nn has the layers of core beside its own, as torch.nn", () => {
+  expect(nn).toMatchObject({
+    Linear,
+    Module,
+    MultiAxisAttention,
+    MultiAxisAttention2D,
+    CrossAxisAttention,
+    SelfAttention,
+  });
 });
 
 test("the first program of the README runs as one file, bundled with the packages of addons outside", async () => {

@@ -31,7 +31,8 @@ export function checkContext(where: string, ctx: unknown): asserts ctx is Contex
 /** Throws a ShapeError unless all lengths are integers ≥ 0. */
 export function checkShape(where: string, shape: unknown): asserts shape is Shape {
   if (Array.isArray(shape) && isLengthList(shape)) return;
-  throw new ShapeError({ where, expected: "lengths that are integers ≥ 0", received: formatValue(shape) });
+  const remedy = typeof shape === "number" ? { remedy: "pass the shape as one array, such as [2, 3]" } : {};
+  throw new ShapeError({ where, expected: "lengths that are integers ≥ 0", received: formatValue(shape), ...remedy });
 }
 
 function isLengthList(shape: readonly unknown[]): boolean {

@@ -59,6 +59,10 @@ export function fromArray(
   dtype: DType = "float32",
 ): Tensor {
   const device = resolveDevice(on, "fromArray");
+  if (shape === undefined) {
+    const expected = "a shape, such as [2, 2], after the flat values";
+    throw new ShapeError({ where: "fromArray", expected, received: "none" });
+  }
   checkShape("fromArray", shape);
   checkArrayLike(values);
   if (numel(shape) !== values.length) {
@@ -97,19 +101,23 @@ function checkNumbers(values: ArrayLike<number>): void {
 
 /** A tensor of one value throughout. */
 export function full(on: DeviceOrContext, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
-  const device = resolveDevice(on, "full");
   checkNumber("full: value", value);
-  const out = allocate(device, { shape, dtype, where: "full" });
+  return fill(on, value, { shape, dtype, where: "full" });
+}
+
+function fill(on: DeviceOrContext, value: number, spec: { shape: Shape; dtype: DType; where: string }): Tensor {
+  const device = resolveDevice(on, spec.where);
+  const out = allocate(device, spec);
   device.kernels.fill(out, value);
   return out;
 }
 
 /** A tensor of zeros. */
 export function zeros(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
-  return full(on, shape, 0, dtype);
+  return fill(on, 0, { shape, dtype, where: "zeros" });
 }
 
 /** A tensor of ones. */
 export function ones(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
-  return full(on, shape, 1, dtype);
+  return fill(on, 1, { shape, dtype, where: "ones" });
 }

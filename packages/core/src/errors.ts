@@ -54,14 +54,19 @@ export function formatValue(value: unknown): string {
  * ```
  */
 export class MosaicError extends Error {
-  readonly details: ErrorDetails;
+  declare readonly details: ErrorDetails;
   /** Where the documentation has the causes and remedies of this class, a path and an anchor; no part of the message. */
-  readonly help: string;
+  declare readonly help: string;
   constructor(details: ErrorDetails | string, options?: ErrorOptions) {
     super(typeof details === "string" ? details : formatMessage(details), options);
-    this.details = typeof details === "string" ? { where: details } : details;
     this.name = new.target.name;
-    this.help = `docs/troubleshooting.md#${this.name.toLowerCase()}`;
+    // Not enumerable: Node prints enumerable properties below the message, which has all of it.
+    const properties = {
+      details: typeof details === "string" ? { where: details } : details,
+      help: `docs/troubleshooting.md#${this.name.toLowerCase()}`,
+    };
+    for (const [name, value] of Object.entries(properties))
+      Object.defineProperty(this, name, { value, writable: true, configurable: true });
   }
 }
 

@@ -28,14 +28,14 @@ export interface TensorMethods {
   /** Another dtype, rounded to nearest even; shares memory if the dtype is the same. */
   to(dtype: DType): Tensor;
 
-  /** this + other. Shapes broadcast as in NumPy; dtypes must agree. */
-  add(other: Tensor): Tensor;
+  /** this + other, a tensor or a number. Shapes broadcast as in NumPy; dtypes must agree. */
+  add(other: Tensor | number): Tensor;
   /** this − other, with broadcasting. */
-  sub(other: Tensor): Tensor;
+  sub(other: Tensor | number): Tensor;
   /** this · other element by element, with broadcasting. */
-  mul(other: Tensor): Tensor;
+  mul(other: Tensor | number): Tensor;
   /** this / other element by element, with broadcasting. */
-  div(other: Tensor): Tensor;
+  div(other: Tensor | number): Tensor;
   /** this · factor. */
   scale(factor: number): Tensor;
 

@@ -3,7 +3,7 @@ import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
-import { checkFunction, expectValue, DisposedError, MosaicError, ShapeError } from "./errors.ts";
+import { checkFunction, expectValue, DisposedError, formatValue, MosaicError, ShapeError } from "./errors.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedByScope, type TensorTracker, trackTensor } from "./tracking.ts";
 
@@ -170,7 +170,9 @@ export class Tensor implements Disposable, TensorInit {
    */
   view(options: ViewOptions): Tensor {
     this.assertNotDisposed("view");
-    expectValue("view", typeof options === "object" && options !== null, "{ shape, strides, offset }", options);
+    const isOptions = typeof options === "object" && options !== null && !Array.isArray(options);
+    const remedy = Array.isArray(options) ? `use reshape(${formatValue(options)})` : undefined;
+    expectValue("view", isOptions, "{ shape, strides, offset }", options, remedy);
     const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;
     checkViewBounds({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);

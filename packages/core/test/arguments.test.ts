@@ -9,7 +9,7 @@ import {
   trafficOptions,
 } from "../src/context-parallel/traffic.ts";
 import { formatShards, formatSlices, hashNumbers } from "../src/attention/format.ts";
-import { fromArray } from "../src/creation.ts";
+import { fromArray, ones, zeros } from "../src/creation.ts";
 import { MosaicError, OptionError } from "../src/errors.ts";
 import { compileKernel } from "../src/kernels/operands.ts";
 import { getOperands, getTensor } from "../src/kernels/operands.ts";
@@ -146,4 +146,29 @@ describe("ChunkBuffers", () => {
     "a tensor that is none": () => buffers.takeOwnership(wrong({})),
   };
   test.each(Object.entries(calls))("rejects %s", (_, run) => expect(run).toThrow(MosaicError));
+});
+
+describe("a shape that is not passed as one", () => {
+  const device = new ReferenceDevice();
+
+  test("names the function that was called, and the remedy", () => {
+    const wrong = zeros as (...given: unknown[]) => unknown;
+    expect(() => wrong(device, 2, 3)).toThrow(
+      /^zeros: expected lengths that are integers ≥ 0, received 2; pass the shape as one array, such as \[2, 3\]$/,
+    );
+    expect(() => (ones as typeof wrong)(device, 2)).toThrow(/^ones: .*as one array/);
+  });
+
+  test("is missing after values", () => {
+    for (const values of [
+      [1, 2],
+      [
+        [1, 2],
+        [3, 4],
+      ],
+    ])
+      expect(() => (fromArray as (...given: unknown[]) => unknown)(device, values)).toThrow(
+        /^fromArray: expected a shape, such as \[2, 2\], after the flat values, received none$/,
+      );
+  });
 });

@@ -1,5 +1,13 @@
+import { inspect } from "node:util";
 import { expect, test } from "vitest";
-import { CollectiveMismatchError, DeviceError, errorFromFailure, formatValue, PeerLostError } from "../src/errors.ts";
+import {
+  CollectiveMismatchError,
+  DeviceError,
+  errorFromFailure,
+  formatValue,
+  PeerLostError,
+  ShapeError,
+} from "../src/errors.ts";
 
 test("a class that a bundler renamed keeps its name in messages", () => {
   class Renamed {
@@ -57,4 +65,15 @@ test("a mismatch of anything else does not", () => {
   expect(errorFromFailure(4, atRanks(cross(1), cross(2))).message).not.toMatch(/sequenceLength/);
   const error = errorFromFailure(4, atRanks("rows 8 over sp: 0:4 | 4:8", "rows 8 over sp: 0:8:2 | 1:9:2"));
   expect(error.message).not.toMatch(/sequenceLength/);
+});
+
+test("Node prints the message of an error once", () => {
+  const error = new ShapeError({ where: "here", expected: "one thing", received: "another" });
+  const native = errorFromFailure(2, "here: expected one thing, received another");
+  for (const each of [error, native]) {
+    expect(inspect(each).split("one thing")).toHaveLength(2);
+    expect(inspect(each)).not.toContain("troubleshooting");
+    expect(each.details).toMatchObject({ where: "here", expected: "one thing", received: "another" });
+    expect(each.help).toMatch(/^docs\/troubleshooting\.md#/);
+  }
 });

@@ -138,7 +138,7 @@ describe("a context", () => {
     await ctx.close();
     await ctx.close();
     expect(() => ones(ctx, [1])).toThrow(ClosedError);
-    expect(() => ones(ctx, [1])).toThrow(/full: expected an open context, received a closed context/);
+    expect(() => ones(ctx, [1])).toThrow(/ones: expected an open context, received a closed context/);
     expect(() => ctx.world.barrier()).toThrow(ClosedError);
     expect(() => ctx.startTrace()).toThrow(ClosedError);
   });

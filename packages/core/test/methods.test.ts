@@ -70,6 +70,24 @@ test("views are methods, and every method is listed here or is a view", async ()
   expect(methods.toSorted()).toEqual([...views, ...own, ...Object.keys(calls), "constructor"].toSorted());
 });
 
+test("a number is an operand", async () => {
+  const x = make();
+  for (const [result, expected] of [
+    [x.add(2), [2.5, 3, 4, 6]],
+    [x.sub(2), [-1.5, -1, 0, 2]],
+    [x.mul(2), [1, 2, 4, 8]],
+    [x.div(2), [0.25, 0.5, 1, 2]],
+  ] as const)
+    expect([...(await result.read())]).toEqual(expected);
+  expect(() => core.add(2 as never, 2)).toThrow(core.OptionError);
+});
+
+test("view takes no shape: that is reshape's", () => {
+  expect(() => make().view([6, 8] as never)).toThrow(
+    /^view: expected \{ shape, strides, offset \}, received \[6,8\]; use reshape\(\[6,8\]\)$/,
+  );
+});
+
 test("methods chain into gradients", async () => {
   const x = make();
   x.requiresGrad = true;

@@ -35,7 +35,13 @@ function main(): number {
       stdio: "inherit",
       shell: process.platform === "win32",
     });
-    if (status !== 0) return status ?? 1;
+    if (status !== 0) {
+      process.stderr.write(
+        `\n${path}: the project is written, but ${manager} install failed (see above); packages of another place, such as ` +
+          `tarballs, are installed by hand:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
+      );
+      return status ?? 1;
+    }
   }
   process.stdout.write(`\n${path}: ${templates[values.template]}\n\n  cd ${directory} && ${manager} start\n`);
   return 0;

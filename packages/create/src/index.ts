@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -56,7 +56,7 @@ export function createProject({ directory, template }: ProjectOptions): string {
   mkdirSync(path, { recursive: true });
   for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });
   for (const [from, to] of Object.entries(RENAMED)) {
-    writeFileSync(join(path, to), readFileSync(join(packageRoot, "templates/shared", from)));
+    renameSync(join(path, from), join(path, to));
   }
   writeManifest(path);
   return path;

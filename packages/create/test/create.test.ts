@@ -34,6 +34,8 @@ test.each(Object.keys(templates))("%s: a project with the versions that are publ
   const program = /(\S+\.ts)$/.exec(scripts!.start!)![1]!;
   expect(existsSync(join(path, program))).toBe(true);
   expect(read(join(path, ".gitignore"))).toContain("node_modules");
+  expect(existsSync(join(path, "gitignore"))).toBe(false);
+  expect(read(join(path, "tsconfig.json"))).toContain('"allowImportingTsExtensions": true');
 });
 
 test("what a template imports, its manifest lists", () => {
@@ -79,6 +81,19 @@ test("the command creates, and installs with what started it", () => {
   expect(status).toBe(0);
   expect(stdout).toContain(`pnpm install in ${path}`);
   expect(stdout).toContain("pnpm start");
+  expect(existsSync(join(path, "plan.ts"))).toBe(true);
+});
+
+test("an installation that fails leaves a project, and what to do", () => {
+  const directory = temporary();
+  const [bin, path] = [join(directory, "bin"), join(directory, "project")];
+  mkdirSync(bin);
+  writeFileSync(join(bin, "npm"), "#!/bin/sh\nexit 7\n", { mode: 0o755 });
+  const env = { PATH: `${bin}:${process.env.PATH}`, npm_config_user_agent: "npm/11.0.0 node/v20.19.0" };
+  const { status, stderr } = create([path, "--template", "plan"], env);
+  expect(status).toBe(7);
+  expect(stderr).toContain(`${path}: the project is written, but npm install failed`);
+  expect(stderr).toContain(`cd ${path} && npm install && npm start`);
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 

@@ -174,11 +174,16 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     const before = hosts.bytes("n0");
     const [first, second] = await collectErrors(2, async (ctx) => {
       const [path, options] = hosts.of(ctx);
-      const own = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
+      // A folder that is a file.
+      const own = ctx.rank === 1 ? path.replace("training", "training.safetensors/training") : path;
       await saveCheckpoint(ctx, own, build(ctx), options);
     });
-    expect(String(first)).toMatch(/rank 0: expected success on every rank, received a failure on rank 1 \(ENOENT/);
-    expect(String(second)).toMatch(/ENOENT/);
+    expect(String(first)).toMatch(
+      /rank 0: expected success on every rank, received a failure on rank 1 \(saveCheckpoint: /,
+    );
+    expect(String(second)).toMatch(
+      /FileError: saveCheckpoint: .*: expected a folder that exists or can be made, received EEXIST/,
+    );
     expect(hosts.files("n0")).toEqual(["training.safetensors"]);
     expect(hosts.bytes("n0")).toEqual(before);
   });

@@ -8,6 +8,7 @@ import {
   inverseSquareRoot,
   linearDecay,
   linearWarmup,
+  ModuleList,
   multiStep,
   Optimizer,
   type OptimizerOptions,
@@ -323,6 +324,14 @@ describe("state", () => {
       expect(ctx.device.memory().allocated).toBe(before);
     }));
 });
+
+test("a model without parameters is rejected", () =>
+  alone(() => {
+    using empty = new ModuleList();
+    expect(() => new AdamW(empty)).toThrow(
+      /^AdamW: expected a model with parameters, received a ModuleList; add layers by addChild/,
+    );
+  }));
 
 test("options that do not exist or are out of range are rejected", () =>
   alone((ctx) => {

@@ -1,4 +1,4 @@
-import { copyFileSync, readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
   type Context,
@@ -197,7 +197,9 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     expect(String((await refused(path, build, 4))[0])).toMatch(
       /seed 4, the context's, received 3; pass seed: 3 to init/,
     );
-    expect(String((await refused(join(directory(), "none")))[0])).toMatch(/ENOENT/);
+    expect(String((await refused(join(directory(), "none")))[0])).toMatch(
+      /FileError: loadCheckpoint: .*none: expected a checkpoint, received no such file; correct the path, or ask findCheckpoint/,
+    );
     const faulty: Record<string, string>[] = [{}, { mosaic: "{" }, { mosaic: '{"version":2}' }];
     for (const metadata of faulty) {
       const plain = join(directory(), "plain");
@@ -210,13 +212,21 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
   });
 });
 
+test("a checkpoint's folder is made", async () => {
+  const path = join(directory(), "runs", "first", "x");
+  await alone((ctx) => saveCheckpoint(ctx, path, { model: build(ctx) }));
+  expect(existsSync(path)).toBe(true);
+});
+
 test("a checkpoint that cannot be written is an error on every rank", async () => {
+  const file = join(directory(), "file");
+  writeFileSync(file, "");
   const errors = await onMesh({ sp: 2 }, (ctx) =>
-    saveCheckpoint(ctx, join(directory(), "missing", "x"), { model: build(ctx) }).catch((error: unknown) =>
-      String(error),
-    ),
+    saveCheckpoint(ctx, join(file, "x"), { model: build(ctx) }).catch((error: unknown) => String(error)),
   );
-  expect(errors[0]).toMatch(/ENOENT/);
+  expect(errors[0]).toMatch(
+    /FileError: saveCheckpoint: .*: expected a folder that exists or can be made, received EEXIST/,
+  );
   expect(errors[1]).toMatch(/a failure on rank 0/);
 });
 

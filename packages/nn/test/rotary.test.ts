@@ -13,6 +13,7 @@ import {
   sum,
   type Tensor,
   unshard,
+  zeros,
 } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { describe, expect, test } from "vitest";
@@ -130,7 +131,11 @@ test("reports what does not fit", () =>
     for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/headDim: expected an even number/);
     expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);
     using x = fromArray(ctx, numbers(8, 1), [1, 1, 2, 4]);
-    expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]/);
+    expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]$/);
+    using wide = zeros(ctx, [1, 1, 3, 6]);
+    expect(() => new RotaryEmbedding(4).encode(wide, spans)).toThrow(
+      /received \[1,1,3,6\]; pass new RotaryEmbedding\(6\), the head size/,
+    );
   }));
 
 test("tables are made for what is encoded, within the device's limit, and a head size alone takes nothing", async () => {

@@ -159,6 +159,21 @@ describe("--backend", () => {
     expect(own.code).toContain("await makeBackend({ ranks: 4, nodes: 1, gpusPerNode: 4, tokens: 16384,");
   });
 
+  test("is shown in the table wherever it stands, and rows are numbered as shown", () => {
+    const { status, stdout } = mosaicPlan(
+      ...small,
+      "--top",
+      "1",
+      "--backend",
+      join(root, "test/programs/third-party.mjs"),
+    );
+    expect(status).toBe(0);
+    const lines = stdout.split("\n");
+    const rows = lines.slice(3, lines.indexOf("", 3));
+    expect(rows.filter((row) => row.includes("circle (third-party.mjs)"))).toHaveLength(1);
+    expect(rows.map((row) => Number.parseInt(row, 10))).toEqual(rows.map((_, i) => i + 1));
+  });
+
   test("one that is wrong may look fast; --prove finds it out", () => {
     const { status, stdout } = mosaicPlan(...small, "--prove", "--backend", join(root, "test/programs/wrong.mjs"));
     expect(status).toBe(1);

@@ -44,3 +44,10 @@ test("a custom mask is named, not made up", () => {
   const { code } = plan({ tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, mask, profile: "cpu-local" }).best;
   expect(code).toContain("  // mask: mine,");
 });
+
+test("on several nodes the code states how it is started", () => {
+  const shape = { tokens: 4096, numHeads: 4, headDim: 64, gpusPerNode: 2 };
+  const code = (nodes: number) => plan({ ...shape, nodes, profile: "h100-ib400", simulate: 1 }).best.code;
+  expect(code(2)).toContain("// npx mosaic-run --hosts n0:2,n1:2 attend.ts, on 2 nodes\n");
+  expect(code(3)).toContain("// npx mosaic-run --hosts n0:2,n1:2,… attend.ts, on 3 nodes\n");
+});

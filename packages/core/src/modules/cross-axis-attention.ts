@@ -135,8 +135,9 @@ export class CrossAxisAttention extends AttentionModule {
     rows: { queries: number; keys: number },
     call: ResolvedOptionsOf<typeof crossAxisForwardOptions>,
   ): CrossAxisLayouts {
-    const { backend, sequenceLength } = this.settings;
+    const { name, backend, sequenceLength } = this.settings;
     const cut = (given: Placement | PlacementName | undefined, own: Placement) => ({
+      name,
       backend,
       placement: given === undefined ? own : resolvePlacement(given),
     });
@@ -144,10 +145,15 @@ export class CrossAxisAttention extends AttentionModule {
     const keyLength = call.kvSequenceLength ?? this.#kv.length;
     const queryCut = cut(call.placement, this.settings.placement);
     return {
-      queries: sequenceLayout(this.ctx, queryCut, { rows: rows.queries, length: queryLength }),
+      queries: sequenceLayout(this.ctx, queryCut, {
+        rows: rows.queries,
+        length: queryLength,
+        what: "qAxis",
+      }),
       keys: sequenceLayout(this.ctx, cut(call.kvPlacement, this.#kv.placement), {
         rows: rows.keys,
         length: keyLength,
+        what: "kvAxis",
       }),
     };
   }

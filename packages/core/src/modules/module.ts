@@ -40,6 +40,8 @@ export abstract class Module implements Disposable {
   readonly #forwardHooks: ForwardHook[] = [];
   readonly #resources: Disposable[] = [];
   #training = true;
+  /** Whether fields were compared with the children since these last changed. */
+  #areFieldsChecked = false;
 
   constructor() {
     // An own property, so that whatever class overrides `forward` last is what a scope surrounds, once; not writable, so that
@@ -54,6 +56,7 @@ export abstract class Module implements Disposable {
     const [preHooks, hooks] = [this.#forwardPreHooks, this.#forwardHooks];
     return (...args) =>
       scopeUnlessAsync(() => {
+        if (!this.#areFieldsChecked) this.#checkFields();
         if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
         const given = preHooks.reduce((each, hook) => hook(each), args);
         return hooks.reduce((each, hook) => hook(each), Reflect.apply(forward, this, given) as unknown);
@@ -115,6 +118,7 @@ export abstract class Module implements Disposable {
     this.#checkName(name);
     checkModule(`${this.constructor.name}: "${name}"`, module);
     this.#children.set(name, module);
+    this.#areFieldsChecked = false;
     return module;
   }
 
@@ -157,6 +161,7 @@ export abstract class Module implements Disposable {
       });
     }
     this.#children.set(name, module);
+    this.#areFieldsChecked = false;
     return child;
   }
 
@@ -177,11 +182,37 @@ export abstract class Module implements Disposable {
     });
   }
 
+  /** A layer in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is not looked at. */
+  #checkFields(): void {
+    for (const [field, value] of Object.entries(this) as [string, unknown][]) {
+      const held = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
+      const missing = held.find((module) => !this.#contains(module));
+      if (!missing) continue;
+      const layers = Array.isArray(value) ? "new ModuleList([…])" : "…";
+      throw new OptionError({
+        where: this.constructor.name,
+        expected: "every layer to be a registered child",
+        received: `the field "${field}" (${missing.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
+        remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer that is another module's in a #field`,
+      });
+    }
+    this.#areFieldsChecked = true;
+  }
+
+  /** Whether a module is a child, or anywhere within one. */
+  #contains(module: Module): boolean {
+    const children = [...this.#children.values()];
+    return children.includes(module) || children.some((child) => #children in child && child.#contains(module));
+  }
+
   /**
    * Own parameters first, then those of the modules within, in the order in which they were added. A parameter that several modules
    * share is there once, under its first name.
+   *
+   * @throws OptionError for a layer in a field, or in an array in a field, that is no child: it would not be trained.
    */
   namedParameters(): [name: string, parameter: Tensor][] {
+    this.#checkFields();
     return this.#collectNamed(this.#parameters, (child) => child.namedParameters());
   }
 
@@ -269,14 +300,18 @@ export abstract class Module implements Disposable {
   }
 }
 
+/** Whether it is one, of any copy of this package. */
+function isModule(value: unknown): value is Module {
+  const { namedParameters, stateDict } = (value ?? {}) as Partial<Module>;
+  return typeof namedParameters === "function" && typeof stateDict === "function";
+}
+
 /** Throws an OptionError unless `module` is one. */
 export function checkModule(where: string, module: unknown): asserts module is Module {
-  const { namedParameters, stateDict } = (module ?? {}) as Partial<Module>;
-  const isModule = typeof namedParameters === "function" && typeof stateDict === "function";
   const hasTensors = Array.isArray(module) && module.some((each) => isTensor(each));
   expectValue(
     where,
-    isModule,
+    isModule(module),
     "a Module",
     module,
     hasTensors ? "pass the model itself, not its parameters" : undefined,

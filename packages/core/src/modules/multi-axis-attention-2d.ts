@@ -1,10 +1,9 @@
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
-import { type Span, spansLength } from "../placement/span.ts";
+import type { Span } from "../placement/span.ts";
 import { markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
 import {
@@ -69,23 +68,10 @@ export class MultiAxisAttention2D extends SelfAttention {
     rejectCache(settings, call);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
-    const narrow = this.layout(outer, call);
-    checkOuterRows(settings.name, narrow, { ctx, rows: outer });
+    const narrow = this.layout(outer, { ...call, what: "axis1" });
     const layout = repeatRows(narrow, inner);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
-}
-
-/** Of a length that is not the input's the spans of each row would be made, however many there are. */
-function checkOuterRows(where: string, layout: Layout, { ctx, rows }: { ctx: Context; rows: number }): void {
-  const expected = spansLength(layout.spans(ctx.mesh.coordinate));
-  if (rows === expected) return;
-  throw new ShapeError({
-    where: `${where}, rank ${ctx.rank}`,
-    expected: `${expected} rows along axis1, this rank's shard of ${layout.length}`,
-    received: String(rows),
-    remedy: "pass the placement and the length that the sequence was sharded with",
-  });
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */

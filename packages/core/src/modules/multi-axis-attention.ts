@@ -42,12 +42,13 @@ export abstract class SelfAttention extends AttentionModule {
     {
       placement,
       sequenceLength,
-    }: { placement: Placement | PlacementName | undefined; sequenceLength: number | undefined },
+      what = "the attention axis",
+    }: { placement: Placement | PlacementName | undefined; sequenceLength: number | undefined; what?: string },
   ): Layout {
-    const { backend } = this.settings;
+    const { name, backend } = this.settings;
     const cut = placement === undefined ? this.settings.placement : resolvePlacement(placement);
     const length = sequenceLength ?? this.settings.sequenceLength;
-    return sequenceLayout(this.ctx, { backend, placement: cut }, { rows, length });
+    return sequenceLayout(this.ctx, { name, backend, placement: cut }, { rows, length, what });
   }
 
   /** rows [B,S,E] → [B,S,E]. */

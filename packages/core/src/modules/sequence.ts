@@ -2,6 +2,7 @@ import type { Context } from "../context.ts";
 import { ShapeError } from "../errors.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
+import { spansLength } from "../placement/span.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { HeadNorm, PositionEncoding, ResolvedOptions } from "./attention-options.ts";
@@ -106,13 +107,25 @@ export function mergeHeads(x: Tensor): Tensor {
   return x.permute([0, 2, 1, 3]).reshape([b, s, h * d]);
 }
 
-/** The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards. */
+/**
+ * The layout of a sequence cut along the backend's axes; its length defaults to that of equal shards.
+ *
+ * @throws ShapeError for rows that are not this rank's shard of it: before positions and projections look at them.
+ */
 export function sequenceLayout(
   ctx: Context,
-  { backend, placement }: Pick<ResolvedOptions, "backend" | "placement">,
-  { rows, length }: { rows: number; length: number | undefined },
+  { name, backend, placement }: Pick<ResolvedOptions, "name" | "backend" | "placement">,
+  { rows, length, what }: { rows: number; length: number | undefined; what: string },
 ): Layout {
   const mesh = ctx.mesh.shape;
   const shards = backend.axes.reduce((product, axis) => product * (mesh[axis] ?? 1), 1);
-  return layoutOf({ mesh, axes: backend.axes, placement, length: length ?? rows * shards });
+  const layout = layoutOf({ mesh, axes: backend.axes, placement, length: length ?? rows * shards });
+  const expected = spansLength(layout.spans(ctx.mesh.coordinate));
+  if (rows === expected) return layout;
+  throw new ShapeError({
+    where: `${name}, rank ${ctx.rank}`,
+    expected: `${expected} rows along ${what}, this rank's shard of ${layout.length}`,
+    received: String(rows),
+    remedy: "pass the placement and the length that the sequence was sharded with",
+  });
 }

@@ -15,6 +15,22 @@ function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcas
   return out;
 }
 
+/** x op value, whose derivative is 1. */
+const shiftOp = defineOp({
+  name: "add",
+  forward([x]: [Tensor], value: number) {
+    const output = x.device.empty(x.shape, x.dtype);
+    x.device.kernels.scalar("add", output, x, value);
+    return { output, saved: {} };
+  },
+  backward: (_, dOut) => [dOut.detach()],
+});
+
+function shift(where: string, x: Tensor, value: number): Tensor {
+  checkTensor(where, x);
+  return shiftOp([x], value);
+}
+
 /** x op value, in place: for results of `applyBinary` that no caller holds yet. */
 function scaleInPlace(x: Tensor, value: number): Tensor {
   x.device.kernels.scalar("mul", x, x, value);
@@ -78,20 +94,20 @@ const divOp = defineOp({
 
 const scaleOp = defineOp({
   name: "scale",
-  forward([x]: [Tensor], factor: number) {
+  forward([x]: [Tensor], { op, factor }: { op: "mul" | "div"; factor: number }) {
     const output = x.device.empty(x.shape, x.dtype);
-    x.device.kernels.scalar("mul", output, x, factor);
-    return { output, saved: { factor } };
+    x.device.kernels.scalar(op, output, x, factor);
+    return { output, saved: { op, factor } };
   },
-  backward({ factor }, dOut) {
+  backward({ op, factor }, dOut) {
     const dx = dOut.device.empty(dOut.shape, dOut.dtype);
-    dOut.device.kernels.scalar("mul", dx, dOut, factor);
+    dOut.device.kernels.scalar(op, dx, dOut, factor);
     return [dx];
   },
 });
 
 /**
- * a + b. Shapes broadcast as in NumPy; dtypes must agree.
+ * a + b, of two tensors or a tensor and a number. Shapes broadcast as in NumPy; dtypes must agree.
  *
  * @example
  * ```ts
@@ -105,25 +121,29 @@ const scaleOp = defineOp({
  * ```
  * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
  */
-export function add(a: Tensor, b: Tensor): Tensor {
+export function add(a: Tensor, b: Tensor | number): Tensor {
+  if (typeof b === "number") return shift("add", a, b);
   checkOperands("add", a, b);
   return addOp([a, b], undefined);
 }
 
-/** a − b, with broadcasting. */
-export function sub(a: Tensor, b: Tensor): Tensor {
+/** a − b, with broadcasting; b may be a number. */
+export function sub(a: Tensor, b: Tensor | number): Tensor {
+  if (typeof b === "number") return shift("sub", a, -b);
   checkOperands("sub", a, b);
   return subOp([a, b], undefined);
 }
 
-/** a · b element by element, with broadcasting. */
-export function mul(a: Tensor, b: Tensor): Tensor {
+/** a · b element by element, with broadcasting; b may be a number. */
+export function mul(a: Tensor, b: Tensor | number): Tensor {
+  if (typeof b === "number") return scaleBy(a, { op: "mul", factor: b });
   checkOperands("mul", a, b);
   return mulOp([a, b], undefined);
 }
 
-/** a / b element by element, with broadcasting. */
-export function div(a: Tensor, b: Tensor): Tensor {
+/** a / b element by element, with broadcasting; b may be a number. */
+export function div(a: Tensor, b: Tensor | number): Tensor {
+  if (typeof b === "number") return scaleBy(a, { op: "div", factor: b });
   checkOperands("div", a, b);
   return divOp([a, b], undefined);
 }
@@ -132,7 +152,12 @@ export function div(a: Tensor, b: Tensor): Tensor {
 export function scale(x: Tensor, factor: number): Tensor {
   checkTensor("scale", x);
   checkNumber("scale: factor", factor);
-  return scaleOp([x], factor);
+  return scaleOp([x], { op: "mul", factor });
+}
+
+function scaleBy(x: Tensor, { op, factor }: { op: "mul" | "div"; factor: number }): Tensor {
+  checkTensor(op, x);
+  return scaleOp([x], { op, factor });
 }
 
 // Of one tensor.

@@ -130,6 +130,63 @@ describe("parameters", () => {
   });
 });
 
+describe("a layer in a field that is no child", () => {
+  class Plain extends Module {
+    attn = attn();
+    forward(x: Tensor): Tensor {
+      return this.attn.forward(x);
+    }
+  }
+  const message =
+    /^Plain: expected every layer to be a registered child, received the field "attn" \(MultiAxisAttention\); write attn = this\.addChild\("attn", …\)/;
+
+  test("is refused by forward and by all that ask for parameters", () => {
+    const module = new Plain();
+    expect(() => module.forward(input([1, 2, 8]))).toThrow(message);
+    expect(() => module.parameters()).toThrow(message);
+    expect(() => module.stateDict()).toThrow(message);
+    expect(() => reduceGradients(ctx, module)).toThrow(message);
+    class Outer extends Module {
+      inner = this.addChild("inner", new Plain());
+    }
+    expect(() => new Outer().parameters()).toThrow(message);
+  });
+
+  test("is found in an array, among children, and when it replaces one", () => {
+    class Blocks extends Module {
+      blocks = [attn(), attn()];
+    }
+    expect(() => new Blocks().parameters()).toThrow(
+      /Blocks: .* the field "blocks" \(MultiAxisAttention\[\]\); write blocks = this\.addChild\("blocks", new ModuleList\(\[…\]\)\)/,
+    );
+    class Half extends Module {
+      blocks = [this.addChild("first", attn()), attn()];
+    }
+    expect(() => new Half().parameters()).toThrow(/the field "blocks"/);
+    class Assigned extends Module {
+      head = this.addChild("head", new Linear(ctx, 8, 2));
+    }
+    const assigned = new Assigned();
+    assigned.head = new Linear(ctx, 8, 3);
+    expect(() => assigned.parameters()).toThrow(/the field "head" \(Linear\)/);
+  });
+
+  test("is legal where it is registered within a child, or another module's in a #field", () => {
+    class Shared extends Module {
+      readonly #teacher = new Linear(ctx, 8, 8);
+      inner = this.addChild("inner", attn());
+      projection = this.inner.outProjection;
+      layers = [this.inner, this.projection];
+      forward(x: Tensor): Tensor {
+        return this.projection.forward(this.#teacher.forward(x));
+      }
+    }
+    const module = new Shared();
+    expect(module.forward(input([1, 2, 8])).shape).toEqual([1, 2, 8]);
+    expect(module.parameters().length).toBe(4);
+  });
+});
+
 describe("forward", () => {
   test("takes a mask or document lengths for one call", async () => {
     const module = attn();
@@ -234,7 +291,7 @@ describe("bad input reports what would be right", () => {
     expect(() => attn({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(/an axis other than the last/);
     expect(() => attn({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
     expect(() => attn({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(
-      /local, rank 0: queries .*expected 5 rows/,
+      /MultiAxisAttention, rank 0: expected 5 rows/,
     );
     const twice = new MultiAxisAttention2D(ctx, { embedDim: 8, numHeads: 2, axis1: 1, axis2: -2 });
     expect(() => twice.forward(input([2, 3, 8]))).toThrow(/two distinct axes/);
@@ -256,7 +313,7 @@ describe("bad input reports what would be right", () => {
     const ranks = await referenceWorld(2, { backends: [gather()] });
     const module = new MultiAxisAttention(ranks[1]!, { ...options, backend: "gather", sequenceLength: 6 });
     expect(() => module.forward(zeros(ranks[1]!, [1, 4, 8]))).toThrow(
-      /gather\(sp\), rank 1: queries \[1,2,4,4\]: expected 3 rows/,
+      /MultiAxisAttention, rank 1: expected 3 rows along the attention axis/,
     );
   });
 
@@ -270,6 +327,18 @@ describe("bad input reports what would be right", () => {
     });
     expect(() => module.forward(input([1, 4, 2, 8]), { sequenceLength: 2 ** 31 })).toThrow(
       /MultiAxisAttention2D, rank 0: expected 2147483648 rows along axis1, this rank's shard of 2147483648, received 4/,
+    );
+  });
+
+  test("rows that are no shard are reported by the module, before its positions see them", () => {
+    const encode = () => expect.unreachable();
+    const module = attn({ sequenceLength: 4, positions: { headDim: 4, encode } });
+    expect(() => module.forward(input([1, 3, 8]))).toThrow(
+      /^MultiAxisAttention, rank 0: expected 4 rows along the attention axis, this rank's shard of 4, received 3; pass the placement/,
+    );
+    const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1, kvSequenceLength: 4 });
+    expect(() => cross.forward(input([1, 2, 8]), input([1, 3, 8]))).toThrow(
+      /CrossAxisAttention, rank 0: expected 4 rows along kvAxis/,
     );
   });
 

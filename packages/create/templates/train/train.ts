@@ -24,7 +24,14 @@ await using ctx = await init({ spSize: 2 }); // 2 ranks share each sequence
 
 class Block extends Module {
   norm1 = this.addChild("norm1", new LayerNorm(ctx, 32));
-  options = { embedDim: 32, numHeads: 4, attentionAxis: 1, backend: "ring", causal: true } as const;
+  options = {
+    embedDim: 32,
+    numHeads: 4,
+    attentionAxis: 1,
+    backend: "ring",
+    causal: true,
+    sequenceLength: 128,
+  } as const;
   attn = this.addChild("attn", new MultiAxisAttention(ctx, { ...this.options, positions: new RotaryEmbedding(8) }));
   norm2 = this.addChild("norm2", new LayerNorm(ctx, 32));
   mlp = this.addChild("mlp", new MLP(ctx, { embedDim: 32 }));
@@ -62,7 +69,7 @@ for (let step = 0; step < 100; step++) {
     return loss;
   });
   reduceGradients(ctx, model); // now every rank has the gradient of the whole batch
-  clipGradNorm(model, 1);
+  clipGradNorm(model, 1).dispose();
   optimizer.step();
   optimizer.zeroGrad();
   if (step % 50 === 49 && ctx.rank === 0) console.log(step + 1, await loss.item());

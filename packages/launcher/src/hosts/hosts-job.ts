@@ -142,7 +142,9 @@ export class HostsJob {
       case "kill":
         return this.#failure === undefined;
       case "rendezvous":
-        return this.#failure === undefined && (rank === 0 || !/^\d+\/\d+ nodes; missing/.test(event.message));
+        return (
+          this.#failure === undefined && (rank === 0 || !/^(\d+\/\d+ nodes; missing|joined node 0)/.test(event.message))
+        );
       case "node-lost": {
         // Of the loss of node 0 the first other one reports.
         if (rank === 0 || (event.lost.nodeRank === 0 && !this.#isLossReported)) {

@@ -218,6 +218,7 @@ export class MemberCoordinator implements Coordinator {
       case "rendezvousStatus":
         return this.#control.emit({ type: "rendezvous", message: frame.message });
       case "assign":
+        if (this.#attempt < 0) this.#reportJoined(frame);
         this.#attempt = frame.attempt;
         this.#startTime = Date.now();
         this.#isRunning = this.#isStarting = true;
@@ -230,6 +231,11 @@ export class MemberCoordinator implements Coordinator {
         return this.#isStarting ? void this.#earlyStopFrames.push(frame) : this.#onStop(frame);
     }
     throw new ProtocolError(`expected a message that node 0 sends, received ${frame.kind}`);
+  }
+
+  #reportJoined({ groupRank, groupWorldSize }: FrameOf<"assign">): void {
+    const message = `joined node 0 at ${this.#endpoint} as node ${groupRank} of ${groupWorldSize}`;
+    this.#control.emit({ type: "rendezvous", message });
   }
 
   #onStop({ signal, outcome, reason }: FrameOf<"stop">): void {

@@ -180,6 +180,8 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
         where: "RotaryEmbedding",
         expected: `x [B,H,${length},${this.headDim}]`,
         received: formatShape(x.shape),
+        ...(x.rank === 4 &&
+          x.shape[3] !== this.headDim && { remedy: `pass new RotaryEmbedding(${x.shape[3]}), the head size` }),
       });
     }
     const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));

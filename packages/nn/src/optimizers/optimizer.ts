@@ -1,6 +1,7 @@
 import {
   type AdamStep,
   defineOptions,
+  expectValue,
   formatValue,
   type HostTensor,
   keep,
@@ -121,7 +122,9 @@ export abstract class Optimizer implements Disposable {
     { kind, firstName, lr }: { kind: string; firstName: string; lr: number },
   ) {
     checkModule(kind, model);
-    for (const parameter of model.parameters()) parameter.assertNotDisposed(kind);
+    const parameters = model.parameters();
+    expectValue(kind, parameters.length > 0, "a model with parameters", model, "add layers by addChild");
+    for (const parameter of parameters) parameter.assertNotDisposed(kind);
     // Options beyond these are the subclass's.
     const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);

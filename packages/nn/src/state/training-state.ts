@@ -1,7 +1,9 @@
 import { randomUUID } from "node:crypto";
+import { mkdir } from "node:fs/promises";
+import { dirname } from "node:path";
 import { type Context, type Module, StateDictError, checkContext, checkModule, expectValue } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
-import { checkPath } from "../safetensors/format.ts";
+import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
 import { unitsOf } from "../sharding/flat-parameters.ts";
@@ -80,6 +82,7 @@ export async function saveCheckpoint(
   await runOnAllRanks(ctx, call.where, async () => {
     const mosaic = metadataText();
     const given = ctx.rank === 0 && tensors();
+    if (given) await makeFolder(call);
     if (given) await writeSafetensors(path, given instanceof Promise ? await given : given, { format: "pt", mosaic });
     return null;
   });
@@ -130,9 +133,20 @@ async function saveOnHosts(
   trainingIds.set(model, (JSON.parse(mosaic) as StateMetadata).trainingId!);
   const hosts = groupByHost(described.map(({ host }) => host));
   const given = await tensors();
-  await publishOnHosts(ctx, call, hosts, (observe) =>
-    stageSafetensors(call.path, given, { format: "pt", mosaic }, observe),
-  );
+  await publishOnHosts(ctx, call, hosts, async (observe) => {
+    await makeFolder(call);
+    return stageSafetensors(call.path, given, { format: "pt", mosaic }, observe);
+  });
+}
+
+/** The folder of a checkpoint, and those above it. */
+async function makeFolder({ where, path }: CheckpointRequest): Promise<void> {
+  try {
+    await mkdir(dirname(path), { recursive: true });
+  } catch (error) {
+    const received = (error as Error).message;
+    throw new FileError({ where, expected: "a folder that exists or can be made", received }, { cause: error });
+  }
 }
 
 function checkTrainingState(
@@ -185,6 +199,16 @@ export async function loadCheckpoint(
   }
 }
 
+async function readCheckpoint(where: string, path: string): Promise<SafetensorsFile> {
+  try {
+    return await readSafetensors(path);
+  } catch (error) {
+    if (!["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+    const remedy = "correct the path, or ask findCheckpoint first, which gives undefined where there is none";
+    throw new FileError({ where, expected: "a checkpoint", received: "no such file", remedy }, { cause: error });
+  }
+}
+
 async function loadFile(
   ctx: Context,
   { where, path }: CheckpointRequest,
@@ -193,7 +217,7 @@ async function loadFile(
   let file: SafetensorsFile | undefined;
   let stateMetadata: StateMetadata | undefined;
   await runOnAllRanks(ctx, where, async () => {
-    file = await readSafetensors(path);
+    file = await readCheckpoint(where, path);
     stateMetadata = parseStateMetadata(path, file.metadata);
     restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
     return null;

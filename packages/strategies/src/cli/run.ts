@@ -83,12 +83,16 @@ function formatHeader({ job }: Plan): string {
   ].join("; ");
 }
 
-/** The rows of the table: the best of every nesting, or all; with the plain ring among them, for comparison. */
-function selectRows({ ranking }: Plan, { top, all }: { top: number; all: boolean }): readonly RankedStrategy[] {
+/** The rows of the table: the best of every nesting, or all; with `own` and the plain ring among them, for comparison. */
+function selectRows(
+  { ranking }: Plan,
+  { top, all, own }: { top: number; all: boolean; own: ReadonlySet<string> },
+): readonly RankedStrategy[] {
   const families = new Set<string>();
   const rows = ranking.filter(({ family }) => all || (!families.has(family) && families.add(family)));
-  const ring = rows.slice(top).filter(({ name, mesh }) => name.startsWith("ring") && Object.keys(mesh).length === 1);
-  return [...rows.slice(0, top), ...ring];
+  const shown = new Set(rows.slice(0, top));
+  const isRing = ({ name, mesh }: RankedStrategy) => name.startsWith("ring") && Object.keys(mesh).length === 1;
+  return ranking.filter((each) => shown.has(each) || own.has(each.name) || (rows.includes(each) && isRing(each)));
 }
 
 const tableColumns = [
@@ -104,9 +108,9 @@ const tableColumns = [
 ] as const;
 
 /** Lines of text: a head, then a line for each. */
-function formatTable(rows: readonly RankedStrategy[], ranking: readonly RankedStrategy[]): readonly string[] {
-  const cells = rows.map((planned) => [
-    `${ranking.indexOf(planned) + 1}`,
+function formatTable(rows: readonly RankedStrategy[]): readonly string[] {
+  const cells = rows.map((planned, i) => [
+    `${i + 1}`,
     `${planned.evaluatedBy === "estimate" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
     formatSeconds(planned.forwardSeconds),
     formatSeconds(planned.exposedSeconds),
@@ -128,7 +132,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
     `${ranking.length} strategies compared. A step is a forward and a backward; exposed comm: time in transfers that`,
     "compute does not hide; intra- and inter-node: the most bytes that a rank sends within its node, and to other nodes. Times count in steps",
     "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
-    "best is shown; --all shows all.",
+    "best is shown, and every --backend; --all shows all.",
   ];
   if (rows.some(({ evaluatedBy }) => evaluatedBy === "estimate")) {
     notes.push(
@@ -170,7 +174,11 @@ async function createPlan(settings: Settings): Promise<number> {
   }
   writePictures(found, settings);
   const proof = settings.prove ? proveBest(found) : undefined;
-  await print(settings.json ? JSON.stringify(formatJson(found, proof)) : formatText(found, settings, proof));
+  await print(
+    settings.json
+      ? JSON.stringify(formatJson(found, proof))
+      : formatText(found, { ...settings, own: new Set(candidates.map(({ name }) => name!)) }, proof),
+  );
   return proof?.total ? 1 : 0;
 }
 
@@ -181,11 +189,15 @@ function proveBest({ prediction }: Plan): Proof {
   return prove(prediction.record);
 }
 
-function formatText(found: Plan, settings: Settings, proof: Proof | undefined): string {
+function formatText(
+  found: Plan,
+  settings: Settings & { readonly own: ReadonlySet<string> },
+  proof: Proof | undefined,
+): string {
   const rows = selectRows(found, settings);
   return [
     `${formatHeader(found)}\n`,
-    ...formatTable(rows, found.ranking),
+    ...formatTable(rows),
     `\n${formatNotes(rows, found).join("\n")}`,
     ...(proof ? formatProof(found, proof) : []),
     `\n${found.best.code.trimEnd()}`,
