@@ -2,7 +2,7 @@ import { dispatch, flex } from "@mosaic/backend-flex";
 import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { type Profile, record, simulate } from "@mosaic/planner";
-import { type Case, median, type Row } from "./case.ts";
+import { type Case, median } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
 export const TOKENS = 16_384;
