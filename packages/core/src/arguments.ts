@@ -64,10 +64,10 @@ function argumentError(where: string, expected: string, received: unknown, remed
 
 /** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
 export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
-  if (typeof first === "number" && (where === "add" || where === "mul")) throw numberError(where, first);
+  if (typeof first === "number" && (where === "add" || where === "mul"))
+    throw argumentError(where, "a Tensor first", first, `write ${where}(x, ${String(first)})`);
   checkTensor(where, first);
   for (const other of others) {
-    if (typeof other === "number") throw numberError(where, other);
     checkTensor(where, other);
     checkDevice(where, first, other);
     if (other.dtype === first.dtype) continue;
@@ -78,18 +78,6 @@ export function checkOperands(where: string, first: Tensor, ...others: readonly 
       remedy: "convert one operand with to(dtype)",
     });
   }
-}
-
-/** What takes a number where another operation takes a tensor. */
-const operationWithNumber: Readonly<Record<string, (value: number) => string>> = {
-  mul: (value) => `scale(x, ${value}) multiplies by a number`,
-  div: (value) => `scale(x, 1 / ${value}) divides by a number`,
-  add: (value) => `add(x, full(ctx, [], ${value})) adds a number`,
-  sub: (value) => `sub(x, full(ctx, [], ${value})) subtracts a number`,
-};
-
-function numberError(where: string, value: number): OptionError {
-  return argumentError(where, "a Tensor", value, operationWithNumber[where]?.(value));
 }
 
 /** All operands live on one device. */

@@ -173,7 +173,7 @@ describe("launchers that disagree end within a second", () => {
     expect(second.code).toBe(2);
     for (const { stderr } of [first, second])
       expect(stderr).toMatch(
-        /node 1 \(\S+\) runs "other\.mjs", node 0 \(\S+\) ".*node\.mjs": the content of the entry and all arg/,
+        /node 1 \(\S+\) runs "other\.mjs", node 0 \(\S+\) ".*node\.mjs"; use the same script and arguments on all nodes/,
       );
   });
 
