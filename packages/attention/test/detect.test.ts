@@ -209,7 +209,7 @@ describe("init", () => {
     const register = url(`import { register } from "node:module"; register(${JSON.stringify(url(hooks))});`);
     expect(await initWith(elsewhere, "{}", ["--import", register])).toBe(
       'OptionError\ninit: collectives "ucx", which connect CPUs of several hosts: expected the package ' +
-        "@mosaic/collectives-ucx, received none; npm install @mosaic/collectives-ucx",
+        "@mosaic/collectives-ucx, received none; run npm install @mosaic/collectives-ucx",
     );
   });
 

@@ -127,7 +127,7 @@ describe("init", () => {
   it("names the package that a part needs", async () => {
     const missing = importOptional("@mosaic/kernels-none", 'init: device "none"');
     await expect(missing).rejects.toThrow(
-      'init: device "none": expected the package @mosaic/kernels-none, received none; npm install @mosaic/kernels-none',
+      'init: device "none": expected the package @mosaic/kernels-none, received none; run npm install @mosaic/kernels-none',
     );
     await expect(missing).rejects.toBeInstanceOf(core.OptionError);
   });

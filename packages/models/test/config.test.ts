@@ -78,7 +78,7 @@ test("null turns softcaps off", () => {
 describe("what is not supported is an error that names the field", () => {
   test.each([
     [{ model_type: "mamba" }, /config.json: model_type: expected one of llama, mistral, .*, received "mamba"/],
-    [{ model_type: "gemma3" }, /received "gemma3"; of Gemma 3, folders of the text model alone/],
+    [{ model_type: "gemma3" }, /received "gemma3"; of Gemma 3, only folders of the text model/],
     [{ model_type: undefined }, /model_type: expected one of .*, received undefined/],
     [
       { vocab_size: undefined },

@@ -192,7 +192,7 @@ describe("generate rejects before anything is sent", () => {
       using cache = new GenerationCache(loaded, { maxTokens: 16, blockSize: 4 });
       expect(cache.freeTokens).toBe(16);
       expect(() => loaded.generate({ tokens, cache, maxNewTokens: 14 })).toThrow(
-        /generate: cache: expected memory for 17 tokens, received 16 free; make it with a larger maxTokens/,
+        /generate: cache: expected memory for 17 tokens, received 16 free; create it with a larger maxTokens/,
       );
       expect(ctx.world.traffic().messagesSent).toBe(0);
     });

@@ -198,7 +198,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     for (const error of errors) {
       expect(error).toBeInstanceOf(FileError);
       expect(String(error)).toMatch(
-        /equal parameters and optimizer states on all hosts, received SHA-256 \w{12}… on n0 and SHA-256 \w{12}… on n1; ranks/,
+        /equal parameters and optimizer states on all hosts, received SHA-256 \w{12}… on n0 and SHA-256 \w{12}… on n1; call reduceGradients before each step/,
       );
     }
     for (const name of hosts.names) expect(hosts.files(name)).toEqual([]);

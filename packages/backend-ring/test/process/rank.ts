@@ -24,10 +24,11 @@ await using ctx = await init({ device, collectives: local(), mesh: arrangement.m
 const measurements = await measureArrangement(ctx, arrangement);
 
 const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
-const rank = perturbed(ctx, { completion: "late", seed: 3 });
 for (const trial of moduleTrials()) {
   const one = await runOnOneDevice(alone, trial, arrangement);
+  // A context numbers its random streams: parameters are those of one device on a fresh one.
+  const rank = perturbed(ctx, { completion: "late", seed: 3 });
   measurements.push(await measureModuleOn(rank, { arrangement, trial, one }));
+  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
 }
-check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

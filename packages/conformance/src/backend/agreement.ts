@@ -149,7 +149,7 @@ const disagreements: readonly RankDisagreement[] = [
  * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
  * const cases = agreementSuite({ makeWorld, backend: (axis) => ring({ axis }) });
- * await cases.find(({ name }) => name === "scales that differ are reported on every rank")!.run();
+ * await cases.find(({ name }) => name === "mismatched scales are reported on every rank")!.run();
  * ```
  */
 export function agreementSuite(options: AgreementSuiteOptions): Case[] {

@@ -32,7 +32,7 @@ export interface FailureSuiteOptions {
  * const cases = failureSuite((size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
  * );
- * await cases.find(({ name }) => name === "another shape on one rank is a mismatch on all")!.run();
+ * await cases.find(({ name }) => name === "different shapes: the error has both ranks with their shapes, on every rank")!.run();
  * ```
  */
 export function failureSuite(makeWorld: MakeWorld, { lateNotice = false }: FailureSuiteOptions = {}): Case[] {

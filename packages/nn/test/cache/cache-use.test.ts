@@ -228,7 +228,7 @@ describe("rejects", () => {
       const gone = cache.createSequence();
       gone.dispose();
       expect(() => cache.layer(0, [sequence, sequence])).toThrow(
-        /each sequence once, received one of them twice; fork/,
+        /each sequence once, received one of them twice; call fork\(\)/,
       );
       expect(() => cache.layer(1, [sequence])).toThrow(/expected a layer from 0 to 0, received 1/);
       expect(() => other.layer(0, [sequence])).toThrow(/expected sequences of this cache/);
