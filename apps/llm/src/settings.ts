@@ -131,7 +131,7 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
 
 /** What `--task needles` has instead. */
 const needleDefaults: Partial<TrainSettings> = {
-  ...{ out: "runs/needles", minutes: 0, steps: 3600 },
+  ...{ out: "runs/needles", minutes: 0, steps: 6000 },
   ...{ vocabulary: 512, hidden: 64, layers: 2, heads: 2, kvHeads: 2, length: 4096 },
   ...{ ropeBase: 10_000, embeddingStd: 0.125 },
   ...{ batch: 1, learningRate: 5e-3, checkpointEvery: 100, evaluateEvery: 200 },

@@ -14,7 +14,7 @@ export interface NeedleRows {
 const firstRows: NeedleRows = { length: 64, mostFacts: 4, asked: "again", tokens: 1024 };
 
 /** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
-const shares = { text: 0.25, growing: 0.4, longest: 0.8 } as const;
+const shares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
 
 /** Facts of longer rows, at most, and tokens of a row for each. */
 const [mostFacts, tokensPerFact] = [32, 12];

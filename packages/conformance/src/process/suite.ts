@@ -105,5 +105,8 @@ async function worldSizeMismatch(processes: RankProcesses): Promise<void> {
   processes.start("conforms", job.env(0));
   const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
   const failure = await other.waitForEvent("failed");
-  checkMessage(String(failure.message), /WORLD_SIZE mismatch: rank [01] has [23], rank [01] has [23]; set the same WORLD_SIZE/);
+  checkMessage(
+    String(failure.message),
+    /WORLD_SIZE mismatch: rank [01] has [23], rank [01] has [23]; set the same WORLD_SIZE/,
+  );
 }
