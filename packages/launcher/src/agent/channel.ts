@@ -13,6 +13,13 @@ export interface ChannelEvents {
 /** A peer with more unread bytes than this is disconnected. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
+const CONNECTION_ENDED = "the connection ended";
+
+/** The system resets a connection where a process ends with bytes unread, and closes it otherwise: the peer's end all the same. */
+function endReason({ code, message }: NodeJS.ErrnoException): string {
+  return code === "ECONNRESET" || code === "EPIPE" ? CONNECTION_ENDED : message;
+}
+
 /** One end of a connection that carries frames, over any stream of bytes. */
 export class Channel {
   /** When something was last received, on the clock of `performance.now()`. */
@@ -29,9 +36,9 @@ export class Channel {
     this.#stream = stream;
     this.#events = events;
     stream.on("data", (chunk: Buffer) => this.#receive(chunk));
-    stream.on("error", (error) => this.#end(error.message));
-    stream.on("end", () => this.#end("the connection ended"));
-    stream.on("close", () => this.#end("the connection ended"));
+    stream.on("error", (error) => this.#end(endReason(error)));
+    stream.on("end", () => this.#end(CONNECTION_ENDED));
+    stream.on("close", () => this.#end(CONNECTION_ENDED));
   }
 
   /** Whether frames may still be sent. */
