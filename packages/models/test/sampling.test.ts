@@ -25,7 +25,8 @@ function probabilities(logits: readonly number[], before: readonly number[], giv
   const total = within.reduce((sum, i) => sum + weights[i]!, 0);
   let mass = 0;
   const kept = within.filter((i) => {
-    const isKept = mass < topP * total;
+    // The sum reaches the total before probabilities below rounding, which a topP of 1 keeps all the same.
+    const isKept = topP === 1 || mass < topP * total;
     mass += weights[i]!;
     return isKept;
   });
