@@ -291,9 +291,9 @@ async function checkNames(page) {
 /** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
 async function checkTraces(page) {
   const facts = (await page.locator(".facts li").allTextContents()).join(" ");
-  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `of two traces it states: ${facts}`);
-  expect(facts.includes("1 of 3 ranks wrote no trace."), `it does not name the missing rank: ${facts}`);
-  expect((await page.locator("#memory").count()) === 1, "traces have memory, and the page has none");
+  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `facts of two traces: ${facts}`);
+  expect(facts.includes("1 of 3 ranks wrote no trace."), `facts without the missing rank: ${facts}`);
+  expect((await page.locator("#memory").count()) === 1, "the page has no memory chart of traces that have memory");
 }
 
 /** Pans the timeline at every frame, nearly all of it in sight, and measures frames; then drags it once. */

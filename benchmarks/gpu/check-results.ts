@@ -24,7 +24,7 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
   const { out } = attentionOracle({ ...sizes, ...right });
   const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
 
-  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], dtype);
+  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], { dtype });
   const operands = setRequiresGrad([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
   using found = attend(ctx, operands, problem);
   found.backward(operands[3]);

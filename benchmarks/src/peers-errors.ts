@@ -99,7 +99,8 @@ async function computeAttention(
 ): Promise<Results> {
   await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
   const shape = [1, 1, ROWS, HEAD_DIM];
-  const tensor = (values: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, values, shape, dtypes[dtype]);
+  const tensor = (values: Float64Array): mosaic.Tensor =>
+    mosaic.fromArray(ctx, values, shape, { dtype: dtypes[dtype] });
   using q = tensor(operands.q);
   using k = tensor(operands.k);
   using v = tensor(operands.v);

@@ -14,7 +14,7 @@ it("has every document of docs in its sidebar, and no path twice", () => {
   expect(paths).toEqual(expect.arrayContaining(["start", "troubleshooting", "packages/nn", "decisions/index"]));
 });
 
-it("leads links to pages and pictures, and makes text of links to sources", () => {
+it("rewrites links to pages and pictures, and replaces links to sources by their text", () => {
   const bySource = new Map([
     ["docs/masks.md", "masks"],
     ["packages/nn/README.md", "packages/nn"],

@@ -59,7 +59,7 @@ class Shard implements Disposable {
     const shape = [1, settings.numHeads, positions.length, settings.dim];
     const host = new Embedder(readGenome(), settings).projectPositions(positions);
     const put = (values: Float32Array): mosaic.Tensor => {
-      const tensor = mosaic.fromArray(ctx, values, shape, settings.dtype);
+      const tensor = mosaic.fromArray(ctx, values, shape, { dtype: settings.dtype });
       tensor.requiresGrad = settings.backward;
       return tensor;
     };
@@ -67,8 +67,8 @@ class Shard implements Disposable {
     this.k = put(host.k);
     this.v = put(host.v);
     this.dOut = settings.backward
-      ? mosaic.fromArray(ctx, cotangent(settings, positions), shape, settings.dtype)
-      : mosaic.empty(ctx, [0], settings.dtype);
+      ? mosaic.fromArray(ctx, cotangent(settings, positions), shape, { dtype: settings.dtype })
+      : mosaic.empty(ctx, [0], { dtype: settings.dtype });
   }
 
   [Symbol.dispose](): void {

@@ -21,9 +21,9 @@ import type { Lane } from "./timeline.ts";
 export function describeRun(result: RunResult): Caption {
   const { settings, reports } = result;
   const { tokens, ranks, numHeads, dim, dtype, mask, placement, backward } = settings;
-  const sum = summarize(result);
+  const summary = summarize(result);
   const hidden =
-    sum.overlap === null ? "nothing was sent" : `${formatPercent(sum.overlap)} of it hidden behind compute`;
+    summary.overlap === null ? "nothing was sent" : `${formatPercent(summary.overlap)} of it hidden behind compute`;
   return {
     title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
     subtitle: [
@@ -38,8 +38,8 @@ export function describeRun(result: RunResult): Caption {
     ].join(" · "),
     shardDescription: reports.map(describeShard),
     measurements: [
-      `${formatSeconds(sum.seconds)} wall time. ${formatBytes(sum.bytesSent)} sent by all ranks together; ${hidden}.`,
-      `At most ${formatBytes(sum.peakBytesPerRank)} of tensors on a rank, ${formatBytes(sum.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${sum.errorRatio.toFixed(2)} of its own error against float64.`,
+      `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks together; ${hidden}.`,
+      `At most ${formatBytes(summary.peakBytesPerRank)} of tensors on a rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} of its own error against float64.`,
     ],
   };
 }

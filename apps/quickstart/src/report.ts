@@ -99,26 +99,26 @@ function elapsedSeconds(reports: readonly RankReport[]): number {
 /** The report for people. */
 export function formatReport(result: RunResult): string {
   const { settings, verdict } = result;
-  const sum = summarize(result);
-  const share = sum.peakBytesPerRank / sum.peakBytesOneDevice;
+  const summary = summarize(result);
+  const share = summary.peakBytesPerRank / summary.peakBytesOneDevice;
   const lines: readonly (readonly [string, string])[] = [
-    ["ranks", `${sum.ranks}, each a process with ${describeShards(settings)}`],
-    ["bytes moved", `${formatBytes(sum.bytesSent)} (${groupDigits(sum.bytesSent)}, ${describeBytes(sum)})`],
+    ["ranks", `${summary.ranks}, each a process with ${describeShards(settings)}`],
+    ["bytes moved", `${formatBytes(summary.bytesSent)} (${groupDigits(summary.bytesSent)}, ${describeBytes(summary)})`],
     [
       "overlap",
-      sum.overlap === null
+      summary.overlap === null
         ? "nothing was sent"
-        : `${formatPercent(sum.overlap)} of communication hidden behind compute`,
+        : `${formatPercent(summary.overlap)} of communication hidden behind compute`,
     ],
     [
       "peak memory",
-      `${formatBytes(sum.peakBytesPerRank)} a rank, ${formatBytes(sum.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
+      `${formatBytes(summary.peakBytesPerRank)} a rank, ${formatBytes(summary.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
     ],
     [
       "wall time",
-      `${formatSeconds(sum.seconds)} on ${sum.ranks} ranks, ${formatSeconds(sum.secondsOneDevice)} on one ${sum.device === "cuda" ? "GPU" : "device with all cores"}`,
+      `${formatSeconds(summary.seconds)} on ${summary.ranks} ranks, ${formatSeconds(summary.secondsOneDevice)} on one ${summary.device === "cuda" ? "GPU" : "device with all cores"}`,
     ],
-    ...(sum.secondsPredicted === null ? [] : [["predicted", describePrediction(sum)] as const]),
+    ...(summary.secondsPredicted === null ? [] : [["predicted", describePrediction(summary)] as const]),
     ...Object.entries(verdict.tensors).map(
       ([name, accuracy]) => [`error of ${name}`, describeAccuracy(accuracy)] as const,
     ),

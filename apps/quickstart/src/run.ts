@@ -38,7 +38,7 @@ export async function createProblem(settings: Settings): Promise<Problem> {
   const { numHeads, tokens, dim, dtype } = settings;
   const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
   const rounded = async (values: Float32Array): Promise<Float32Array> => {
-    using tensor = mosaic.fromArray(ctx, values, [values.length], dtype);
+    using tensor = mosaic.fromArray(ctx, values, [values.length], { dtype });
     return await tensor.read();
   };
   return {

@@ -79,9 +79,9 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
       const own = createHeadCall(ctx, call, kv);
       if (!own) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-      const sums = attendHeads(own, call, kv, results);
+      const states = attendHeads(own, call, kv, results);
       using exchange = new AllToAll(own.group, own.label);
-      const headChunks = exchange.toRows(sums, own.splits.queries, results);
+      const headChunks = exchange.toRows(states, own.splits.queries, results);
       exchange.run();
       for (const { heads, tensors } of headChunks) {
         const [out, lse] = tensors as [Tensor, Tensor];
@@ -96,10 +96,10 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
       const own = createHeadCall(ctx, call, kv);
       if (!own) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-      const sums = attendHeadsBackward(own, call, kv, results);
+      const gradients = attendHeadsBackward(own, call, kv, results);
       using exchange = new AllToAll(own.group, own.label);
-      const queries = exchange.toRows(sums.queries, own.splits.queries, results);
-      const keys = exchange.toRows(sums.keys, own.splits.keys, results);
+      const queries = exchange.toRows(gradients.queries, own.splits.queries, results);
+      const keys = exchange.toRows(gradients.keys, own.splits.keys, results);
       exchange.run();
       accumulate([grads.dq], queries, results);
       accumulate([grads.dk, grads.dv], keys, results);
@@ -147,11 +147,11 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
   const shape = queries.tensors[0]!.shape.with(3, kv.v.shape[3]!);
-  const sums = results.empty([float32(shape), float32(shape.slice(0, 3))], shape[2]!);
-  kernels.fill(sums.tensors[0]!, 0);
-  kernels.fill(sums.tensors[1]!, Number.NEGATIVE_INFINITY);
+  const states = results.empty([float32(shape), float32(shape.slice(0, 3))], shape[2]!);
+  kernels.fill(states.tensors[0]!, 0);
+  kernels.fill(states.tensors[1]!, Number.NEGATIVE_INFINITY);
   for (const part of parts) {
-    const [q, out, lse] = sliceAllHeads([...queries.tensors, ...sums.tensors], part.queries, inputs) as [
+    const [q, out, lse] = sliceAllHeads([...queries.tensors, ...states.tensors], part.queries, inputs) as [
       Tensor,
       Tensor,
       Tensor,
@@ -160,7 +160,7 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
     const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
     inner.attend(ctx, { ...call, q, at, modifiers }, { out, lse }, { k, v, from });
   }
-  return sums;
+  return states;
 }
 
 /** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
@@ -177,23 +177,23 @@ function attendHeadsBackward(
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
   const zeros = (like: readonly Tensor[]): Chunk => {
-    const sums = results.empty(
+    const gradients = results.empty(
       like.map(({ shape }) => float32(shape)),
       like[0]!.shape[2]!,
     );
-    for (const sum of sums.tensors) ctx.device.kernels.fill(sum, 0);
-    return sums;
+    for (const gradient of gradients.tensors) ctx.device.kernels.fill(gradient, 0);
+    return gradients;
   };
-  const sums = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
+  const gradients = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
   for (const part of parts) {
-    const mine = sliceAllHeads([...rows.tensors, ...sums.queries.tensors], part.queries, inputs);
+    const mine = sliceAllHeads([...rows.tensors, ...gradients.queries.tensors], part.queries, inputs);
     const [q, dOut, lse, delta, dq] = mine as [Tensor, Tensor, Tensor, Tensor, Tensor];
-    const block = sliceAllHeads([...keys.tensors, ...sums.keys.tensors], part.keys, inputs);
+    const block = sliceAllHeads([...keys.tensors, ...gradients.keys.tensors], part.keys, inputs);
     const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
     const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
     inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at, modifiers }, { dq, dk, dv }, { k, v, from });
   }
-  return sums;
+  return gradients;
 }
 
 /** What a call asks for, of its heads from `head` on: modifiers refer to heads and samples by their numbers among all. */

@@ -92,7 +92,7 @@ const PLANES = 2;
 
 function inputOf(device: Device, rank: number, rows: number, dtype: DType = "float32") {
   const values = Array.from({ length: PLANES * rows }, (_, i) => valueOf(rank, Math.floor(i / rows), i % rows));
-  return fromArray(device, values, [PLANES, rows, 1], dtype);
+  return fromArray(device, values, [PLANES, rows, 1], { dtype });
 }
 
 function expectedOf({ sets }: Drawn, rank: number): number[] {

@@ -186,7 +186,7 @@ test("a cable is cut: both sides report it within 5 s", async () => {
       expect(message).toMatch(
         rank < 2
           ? /rank [23] \(pid \d+ on n1; no heartbeat for 2\.5 s\) died/
-          : /^the control plane of this host is gone \(no heartbeat from the parent agent for 2\.5 s\); rank \d needed/,
+          : /^lost the connection to the agent of this host \(no heartbeat from the parent agent for 2\.5 s\); rank \d needed/,
       );
       expect(at! - started).toBeLessThan(5000);
     }

@@ -18,7 +18,7 @@ function rankValues(rank: number, count: number): Float32Array {
 export async function computeDigest(group: ProcessGroup): Promise<string> {
   const hash = createHash("sha256");
   for (const { op, dtype, count } of reductions) {
-    const x = fromArray(group.device, rankValues(group.rank, count), [count], dtype);
+    const x = fromArray(group.device, rankValues(group.rank, count), [count], { dtype });
     group.allReduce(x, op).wait();
     const values = await x.read();
     hash.update(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));

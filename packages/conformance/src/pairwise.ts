@@ -18,21 +18,22 @@ export type Combination<F extends Factors> = { readonly [Name in keyof F]: F[Nam
  */
 export function pairwise<const F extends Factors>(factors: F): Combination<F>[] {
   const names = Object.keys(factors);
-  const open = new Set<string>();
+  const uncovered = new Set<string>();
   for (const [i, one] of names.entries()) {
     for (const other of names.slice(i + 1)) {
       for (const a of factors[one]!.keys())
-        for (const b of factors[other]!.keys()) open.add(pairKey([one, a], [other, b]));
+        for (const b of factors[other]!.keys()) uncovered.add(pairKey([one, a], [other, b]));
     }
   }
   const rows: Combination<F>[] = [];
-  while (open.size > 0) {
-    const [first] = open;
+  while (uncovered.size > 0) {
+    const [first] = uncovered;
     const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
     for (const name of names)
-      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, open }));
+      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncovered }));
     const chosen = [...row];
-    for (const [i, one] of chosen.entries()) for (const other of chosen.slice(i + 1)) open.delete(pairKey(one, other));
+    for (const [i, one] of chosen.entries())
+      for (const other of chosen.slice(i + 1)) uncovered.delete(pairKey(one, other));
     const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
     rows.push(Object.fromEntries(levels) as Combination<F>);
   }
@@ -50,9 +51,10 @@ function pairKey(a: ParameterValue, b: ParameterValue): string {
 function bestParameterValue(
   name: string,
   count: number,
-  { row, open }: { readonly row: ReadonlyMap<string, number>; readonly open: ReadonlySet<string> },
+  { row, uncovered }: { readonly row: ReadonlyMap<string, number>; readonly uncovered: ReadonlySet<string> },
 ): number {
-  const closed = (level: number): number => [...row].filter((other) => open.has(pairKey([name, level], other))).length;
+  const closed = (level: number): number =>
+    [...row].filter((other) => uncovered.has(pairKey([name, level], other))).length;
   const levels = Array.from({ length: count }, (_, level) => level);
   return levels.reduce((best, level) => (closed(level) > closed(best) ? level : best), 0);
 }

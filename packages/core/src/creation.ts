@@ -1,8 +1,10 @@
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
 import { checkDType, checkNumber, checkShape } from "./arguments.ts";
-import type { DType } from "./storage.ts";
 import { formatValue, OptionError, ShapeError } from "./errors.ts";
+import * as option from "./option.ts";
+import { defineOptions, type OptionsOf } from "./options.ts";
+import type { DType } from "./storage.ts";
 import { formatShape, type Shape, numel } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
@@ -22,13 +24,27 @@ export function resolveDevice(on: DeviceOrContext, where: string): Device {
   return on.device;
 }
 
+export const tensorOptions = defineOptions("tensor", {
+  /** Of the elements. Default "float32". */
+  dtype: option.dtype({ default: "float32" }),
+});
+/** What a new tensor is besides its shape. */
+export type TensorOptions = OptionsOf<typeof tensorOptions>;
+
 /**
  * Uninitialised memory of a shape.
  *
- * @throws ShapeError for a length that is not an integer ≥ 0; DTypeError for an unknown dtype.
+ * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
  */
-export function empty(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
-  return allocate(resolveDevice(on, "empty"), { shape, dtype, where: "empty" });
+export function empty(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return create(on, shape, { options, where: "empty" });
+}
+
+function create(on: DeviceOrContext, shape: Shape, given: { options: unknown; where: string }): Tensor {
+  const device = resolveDevice(on, given.where);
+  checkShape(given.where, shape);
+  const { dtype } = tensorOptions.parse(given.options, given.where);
+  return device.empty(shape, dtype);
 }
 
 export function allocate(device: Device, spec: { shape: Shape; dtype: DType; where: string }): Tensor {
@@ -56,9 +72,8 @@ export function fromArray(
   on: DeviceOrContext,
   values: ArrayLike<number>,
   shape: Shape,
-  dtype: DType = "float32",
+  options?: TensorOptions,
 ): Tensor {
-  const device = resolveDevice(on, "fromArray");
   if (shape === undefined) {
     const expected = "a shape, such as [2, 2], after the flat values";
     throw new ShapeError({ where: "fromArray", expected, received: "none" });
@@ -73,8 +88,8 @@ export function fromArray(
     });
   }
   checkNumbers(values);
-  const out = allocate(device, { shape, dtype, where: "fromArray" });
-  device.write(out, values);
+  const out = create(on, shape, { options, where: "fromArray" });
+  out.device.write(out, values);
   return out;
 }
 
@@ -100,24 +115,22 @@ function checkNumbers(values: ArrayLike<number>): void {
 }
 
 /** A tensor of one value throughout. */
-export function full(on: DeviceOrContext, shape: Shape, value: number, dtype: DType = "float32"): Tensor {
+export function full(on: DeviceOrContext, shape: Shape, value: number, options?: TensorOptions): Tensor {
   checkNumber("full: value", value);
-  return fill(on, value, { shape, dtype, where: "full" });
-}
-
-function fill(on: DeviceOrContext, value: number, spec: { shape: Shape; dtype: DType; where: string }): Tensor {
-  const device = resolveDevice(on, spec.where);
-  const out = allocate(device, spec);
-  device.kernels.fill(out, value);
-  return out;
+  return fill(create(on, shape, { options, where: "full" }), value);
 }
 
 /** A tensor of zeros. */
-export function zeros(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
-  return fill(on, 0, { shape, dtype, where: "zeros" });
+export function zeros(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return fill(create(on, shape, { options, where: "zeros" }), 0);
 }
 
 /** A tensor of ones. */
-export function ones(on: DeviceOrContext, shape: Shape, dtype: DType = "float32"): Tensor {
-  return fill(on, 1, { shape, dtype, where: "ones" });
+export function ones(on: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
+  return fill(create(on, shape, { options, where: "ones" }), 1);
+}
+
+function fill(out: Tensor, value: number): Tensor {
+  out.device.kernels.fill(out, value);
+  return out;
 }

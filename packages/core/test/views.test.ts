@@ -160,7 +160,7 @@ describe("creation", () => {
   test("fills", async () => {
     expect([...(await full(device, [2], 3).read())]).toEqual([3, 3]);
     expect([...(await ones(device, [1]).read())]).toEqual([1]);
-    expect([...(await zeros(device, [1], "float16").read())]).toEqual([0]);
+    expect([...(await zeros(device, [1], { dtype: "float16" }).read())]).toEqual([0]);
   });
 
   test("draws the same numbers from the same seed and stream, others from others", async () => {
@@ -187,7 +187,9 @@ describe("creation", () => {
     );
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);
-    expect(() => zeros(device, [1], "float8" as "float32")).toThrow(/one of float32, bfloat16, float16/);
+    expect(() => zeros(device, [1], { dtype: "float8" as "float32" })).toThrow(
+      /zeros: dtype: expected "float32", "bfloat16" or "float16", received "float8"/,
+    );
   });
 
   test("shows itself without its values", () => {

@@ -136,15 +136,15 @@ test("a large product in 16 bits is right in all of its strips, and keeps little
       device,
       Float32Array.from({ length: m }, (_, i) => i % 128),
       [m, 1],
-      "bfloat16",
+      { dtype: "bfloat16" },
     );
     using b = fromArray(
       device,
       Float32Array.from({ length: n }, (_, j) => 1 + (j % 2)),
       [1, n],
-      "bfloat16",
+      { dtype: "bfloat16" },
     );
-    using out = full(device, [m, n], 1, "bfloat16");
+    using out = full(device, [m, n], 1, { dtype: "bfloat16" });
     device.kernels.matmul(out, a, b, true);
     for (const row of [0, 278, 279, 280, 557, 558, 559, 599]) {
       using line = out.slice(0, row, row + 1);

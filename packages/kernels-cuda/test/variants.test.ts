@@ -128,7 +128,7 @@ test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through a
   const dOut = numbers(4, 24, 4);
   const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
   const tensor = (values: Float64Array, heads: number, width: number) =>
-    fromArray(ctx, values, [2, heads, 41, width], dtype);
+    fromArray(ctx, values, [2, heads, 41, width], { dtype });
   using q = tensor(problem.q, 4, 16);
   using k = tensor(problem.k, 2, 16);
   using v = tensor(problem.v, 2, 24);

@@ -135,7 +135,7 @@ ip link set v1 up
 echo "ok: a cut cable is found after $found ms, the launcher ends after $ended ms; nothing is left on either side"
 
 start f --hosts n0,n1 -n 1 --rdzv-endpoint late:29400 --env TEST_INDEX "$program"
-wait_for f.out "waiting for a name: --rdzv-endpoint late: cannot be resolved"
+wait_for f.out "waiting for name resolution: --rdzv-endpoint late: cannot be resolved"
 wait_for f.out "host n1: waiting for node 0 at late:29400: getaddrinfo"
 echo "10.77.0.10 late" >> hosts
 expect_code f 0

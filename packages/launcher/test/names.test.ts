@@ -59,7 +59,9 @@ describe("the address that node 0 listens at", () => {
       }),
     ).rejects.toThrow(/--rdzv-endpoint train-0\.train: cannot be resolved: getaddrinfo ENOTFOUND .*; correct the name/);
     expect(performance.now() - began).toBeGreaterThanOrEqual(1290);
-    expect(waiting).toEqual([expect.stringMatching(/^waiting for a name: --rdzv-endpoint train-0\.train: cannot be/)]);
+    expect(waiting).toEqual([
+      expect.stringMatching(/^waiting for name resolution: --rdzv-endpoint train-0\.train: cannot be/),
+    ]);
     await expect(bindAddress(plan("x"), { ...resolver, lookup, isEnding: () => true })).rejects.toThrow(
       RendezvousError,
     );
@@ -134,7 +136,7 @@ describe("a job at an endpoint", () => {
     const refused = node(0, `late.test:${lastPort++}`, [], env);
     await nodes[1]?.waitForOutput("waiting for node 0 at late.test:");
     expect(nodes[1]?.output()).toContain("ENOTFOUND late.test");
-    await refused.waitForOutput("waiting for a name: --rdzv-endpoint late.test: cannot be resolved");
+    await refused.waitForOutput("waiting for name resolution: --rdzv-endpoint late.test: cannot be resolved");
     writeFileSync(hosts, "127.0.0.7 late.test\n");
     const [, second] = await ended(nodes);
     expect(second).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);

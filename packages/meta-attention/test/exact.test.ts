@@ -39,8 +39,8 @@ async function fullAttention(trial: Trial) {
   const [found] = await onWorld(makeWorld, { size: 1 }, async (ctx) => {
     const same = { embedDim: embed, numHeads, numKvHeads, headDim, mask, dtype };
     using module = new MultiAxisAttention(ctx, { ...same, attentionAxis: 1 });
-    using x = fromArray(ctx, createInput(trial), shape, dtype);
-    using dOut = fromArray(ctx, createUpstream(trial), shape, dtype);
+    using x = fromArray(ctx, createInput(trial), shape, { dtype });
+    using dOut = fromArray(ctx, createUpstream(trial), shape, { dtype });
     x.requiresGrad = true;
     using out = module.forward(x);
     out.backward(dOut);

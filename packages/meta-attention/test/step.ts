@@ -57,7 +57,7 @@ export async function runStep(ctx: Context, trial: Trial): Promise<RankResult> {
   const { axis = "sp", dtype = "float32", placement = "contiguous" } = trial.options;
   using module = new HierarchicalMetaAttention(ctx, { sequenceLength: trial.length, ...trial.options });
   const mine = (values: Float64Array): Tensor => {
-    using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], dtype);
+    using whole = fromArray(ctx, values, [trial.batch, trial.length, trial.options.embedDim], { dtype });
     return shard(ctx, whole, 1, { placement, axes: [axis] });
   };
   using x = mine(createInput(trial));

@@ -36,7 +36,7 @@ async function counted(
   using result = await module.forward(x);
   await ctx.device.stream.synchronize();
   const between = readBytes(group);
-  using dOut = zeros(ctx, x.shape, dtype);
+  using dOut = zeros(ctx, x.shape, { dtype });
   result.out.backward(dOut);
   await ctx.device.stream.synchronize();
   const { chosen, bytesMoved } = result.meta;

@@ -16,11 +16,11 @@ const prompt = (first: number, length: number): readonly number[] => tokens.valu
 
 /** Texts of different lengths, greedy and drawn. */
 const calls: readonly GenerateOptions[] = [
-  { tokens: prompt(0, 9), maxNewTokens: 12, endTokens: [] },
-  { tokens: prompt(3, 1), maxNewTokens: 4, endTokens: [], doSample: true, temperature: 1.2, seed: 7 },
-  { tokens: prompt(5, 13), maxNewTokens: 9, endTokens: [], doSample: true, topP: 0.9, seed: 8 },
-  { tokens: prompt(2, 6), maxNewTokens: 1, endTokens: [] },
-  { tokens: prompt(8, 4), maxNewTokens: 15, endTokens: [], repetitionPenalty: 1.3 },
+  { tokens: prompt(0, 9), maxNewTokens: 12, eosTokenIds: [] },
+  { tokens: prompt(3, 1), maxNewTokens: 4, eosTokenIds: [], doSample: true, temperature: 1.2, seed: 7 },
+  { tokens: prompt(5, 13), maxNewTokens: 9, eosTokenIds: [], doSample: true, topP: 0.9, seed: 8 },
+  { tokens: prompt(2, 6), maxNewTokens: 1, eosTokenIds: [] },
+  { tokens: prompt(8, 4), maxNewTokens: 15, eosTokenIds: [], repetitionPenalty: 1.3 },
 ];
 
 async function generateAlone(model: CausalLM): Promise<number[][]> {
@@ -72,7 +72,7 @@ describe("GenerationBatch", () => {
       const [short, long] = [prompt(2, 2), prompt(0, 21)].map((each) => ({
         tokens: each,
         maxNewTokens: 9,
-        endTokens: [],
+        eosTokenIds: [],
       }));
       const alone = await Promise.all(
         [short!, long!].map(async (call) => {
@@ -118,7 +118,7 @@ describe("GenerationBatch", () => {
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
       using batch = new GenerationBatch(model, { maxTokens: 32, blockSize: 4, maxSequences: 2 });
-      const call = { tokens: prompt(0, 9), maxNewTokens: 8, endTokens: [] };
+      const call = { tokens: prompt(0, 9), maxNewTokens: 8, eosTokenIds: [] };
       const first = batch.add(call);
       expect([batch.hasRoomFor(12), batch.hasRoomFor(13)]).toEqual([true, false]);
       expect(() => batch.add(call)).toThrow(
@@ -145,8 +145,8 @@ describe("GenerationBatch", () => {
       const { weight } = model.decoder.embedding;
       ctx.device.write(weight.slice(0, 1, 2), new Float32Array(weight.shape[1]!).fill(Number.NaN));
       using batch = new GenerationBatch(model, { maxTokens: 256 });
-      batch.add({ tokens: [1], maxNewTokens: 2, endTokens: [] });
-      batch.add({ tokens: [5], maxNewTokens: 2, endTokens: [] });
+      batch.add({ tokens: [1], maxNewTokens: 2, eosTokenIds: [] });
+      batch.add({ tokens: [5], maxNewTokens: 2, eosTokenIds: [] });
       const [bad, good] = await batch.step();
       expect(bad!.error?.message).toMatch(/logits that are numbers/);
       expect([good!.id, good!.token?.finishReason, batch.size]).toEqual([1, null, 1]);
@@ -176,7 +176,7 @@ describe("BatchScheduler", () => {
         for await (const { token } of scheduler.generate(call)) own.push(token);
         return own;
       };
-      const endless = { tokens: prompt(0, 5), maxNewTokens: 40, endTokens: [] };
+      const endless = { tokens: prompt(0, 5), maxNewTokens: 40, eosTokenIds: [] };
       const cancelled = scheduler.generate(endless);
       // It waits for the first one's memory, and leaves before it comes to it.
       const never = scheduler.generate(endless);
@@ -203,7 +203,7 @@ describe("BatchScheduler", () => {
       using scheduler = new BatchScheduler(model, { maxTokens: 512 });
       const running = scheduler.run();
       if (ctx.rank === 0) {
-        const call = { tokens: Array.from({ length: 400 }, (_, i) => i % 60), maxNewTokens: 2, endTokens: [] };
+        const call = { tokens: Array.from({ length: 400 }, (_, i) => i % 60), maxNewTokens: 2, eosTokenIds: [] };
         const ids: number[] = [];
         for await (const { token } of scheduler.generate(call)) ids.push(token);
         expect(ids.length).toBe(2);
@@ -219,7 +219,7 @@ describe("BatchScheduler", () => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
       using scheduler = new BatchScheduler(model, { maxTokens: 512 });
       if (ctx.rank === 1) return ctx.close();
-      const call = { tokens: [1], maxNewTokens: 20, endTokens: [] };
+      const call = { tokens: [1], maxNewTokens: 20, eosTokenIds: [] };
       const ended = [0, 1].map(() => expect(toEnd(scheduler.generate(call))).rejects.toThrow(/rank 1/));
       await expect(scheduler.run()).rejects.toThrow(/rank 1/);
       await Promise.all(ended);

@@ -48,7 +48,7 @@ test("a folder that save_pretrained wrote, of random weights in several files", 
     using model = await loadModel(ctx, pathOf("saved"), { dtype: "float32" });
     expect(model.generationConfig).toEqual({
       ...{ doSample: true, temperature: 0.6, topK: 20, topP: 0.95, repetitionPenalty: 1 },
-      endTokens: [2, 5],
+      eosTokenIds: [2, 5],
     });
     using whole = fromArray(ctx, tokens.values, [tokens.batch, tokens.length]);
     using out = noGrad(() => model.forward(whole));
@@ -63,7 +63,7 @@ describe("tokens drawn at random", () => {
     doSample: true,
     temperature: 1.2,
     maxNewTokens: 30,
-    endTokens: [],
+    eosTokenIds: [],
   };
 
   test("are the same on every rank and mesh, and follow from the seed", async () => {
@@ -114,7 +114,7 @@ describe("text", () => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring));
       const tokenizer = model.tokenizer!;
       const prompt = "The ring passes keys";
-      const common = { maxNewTokens: 24, seed: 3, endTokens: [] };
+      const common = { maxNewTokens: 24, seed: 3, eosTokenIds: [] };
       const results: GeneratedToken[][] = [];
       const calls = [
         { prompt },
@@ -139,7 +139,7 @@ describe("text", () => {
 
   test("ends before a stop string, and at an end token", async () => {
     await using folder = await writeTextModel();
-    const call = { prompt: "The ring", maxNewTokens: 30, seed: 5, endTokens: [] };
+    const call = { prompt: "The ring", maxNewTokens: 30, seed: 5, eosTokenIds: [] };
     const [whole] = await generateOn(folder.path, ring, call);
     const text = textOf(whole!);
     const stop = text.slice(10, 13);
@@ -148,7 +148,7 @@ describe("text", () => {
       expect(steps.at(-1)!.finishReason).toBe("stop");
     }
     const end = ids(whole!)[6]!;
-    const [ended] = await generateOn(folder.path, ring, { ...call, endTokens: [end] });
+    const [ended] = await generateOn(folder.path, ring, { ...call, eosTokenIds: [end] });
     expect(ids(ended!)).toEqual(ids(whole!).slice(0, ids(whole!).indexOf(end) + 1));
     expect(ended!.at(-1)).toMatchObject({ token: end, text: "", finishReason: "stop" });
   });
@@ -159,7 +159,7 @@ test("calls share a cache, one after another and at once, and give its memory ba
   await onRanks(ring, async (ctx) => {
     using model = await loadModel(ctx, folder.path, loadOptions(ring));
     using cache = new GenerationCache(model, { maxTokens: 64, blockSize: 4 });
-    const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 12, endTokens: [], cache };
+    const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 12, eosTokenIds: [], cache };
     const results: number[][] = [[], []];
     const both = [model.generate(call), model.generate(call)];
     for (let step = 0; step < 12; step++) {
@@ -181,7 +181,7 @@ test.each([oneRank, ring, arrangements[4]!])(
     await using folder = await writeFolder(models.gemma3!);
     await onRanks(arrangement, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
-      const call = { tokens: tokens.values, maxNewTokens: 60, endTokens: [] };
+      const call = { tokens: tokens.values, maxNewTokens: 60, eosTokenIds: [] };
       const whole: GeneratedToken[] = [];
       for await (const each of model.generate(call)) whole.push(each);
       const settings = { maxTokens: 256, blockSize: 4, maxPrefillTokens: 5, maxSequences: 2 };
@@ -211,7 +211,7 @@ test.each([oneRank, ring, arrangements[4]!])(
 
 test.each(["bfloat16", "float16"] as const)("a model in %s generates on every mesh", async (dtype) => {
   await using folder = await writeFolder(models.qwen2!, { dtype });
-  const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, endTokens: [] };
+  const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, eosTokenIds: [] };
   const [alone] = await generateOn(folder.path, oneRank, call);
   expect(ids(alone!)).toEqual(Array.from(reference("qwen2.ids").slice(0, 6)));
   for (const steps of await generateOn(folder.path, ring, call)) expect(ids(steps)).toEqual(ids(alone!));
@@ -223,7 +223,7 @@ test("nothing is left on the device after a generation", async () => {
     using model = await loadModel(ctx, folder.path);
     const allocated: number[] = [];
     for (let run = 0; run < 3; run++) {
-      for await (const _ of model.generate({ tokens: [1, 2, 3], maxNewTokens: 8, endTokens: [], doSample: true }))
+      for await (const _ of model.generate({ tokens: [1, 2, 3], maxNewTokens: 8, eosTokenIds: [], doSample: true }))
         void _;
       allocated.push(ctx.device.memory().allocated);
     }

@@ -13,7 +13,7 @@ async function generated(name: string, arrangement: Arrangement, count: number):
   return await onRanks(arrangement, async (ctx) => {
     using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
     const ids: number[] = [];
-    for await (const { token } of model.generate({ tokens: prompt, maxNewTokens: count, endTokens: [] }))
+    for await (const { token } of model.generate({ tokens: prompt, maxNewTokens: count, eosTokenIds: [] }))
       ids.push(token);
     return ids;
   });

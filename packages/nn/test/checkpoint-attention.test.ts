@@ -105,7 +105,7 @@ async function bytesSent(ctx: Context): Promise<number> {
 async function run(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" = "float32"): Promise<Run> {
   const calls = { forward: 0, backward: 0 };
   using model = new Block(ctx, mode, { backend: counted(calls), dtype });
-  using whole = fromArray(ctx, numbers(2 * length * embedDim, 1), [2, length, embedDim], dtype);
+  using whole = fromArray(ctx, numbers(2 * length * embedDim, 1), [2, length, embedDim], { dtype });
   const x = shard(ctx, whole, 1, { placement: "zigzag" }).detach();
   x.requiresGrad = true;
   using seed = shard(ctx, whole, 1, { placement: "zigzag" });

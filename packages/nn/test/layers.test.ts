@@ -147,7 +147,7 @@ describe("Embedding", () => {
         ctx,
         Array.from({ length: 12 }, (_, i) => i + 1),
         [2, 2, 3],
-        dtype,
+        { dtype },
       );
       using weighted = mul(out, weights);
       using loss = sum(weighted);

@@ -70,7 +70,7 @@ interface Case {
 
 /** The loss, and the gradients of x, weight and bias. */
 async function run(ctx: Context, { dtype = "float32", options = {}, unfused = false }: Case): Promise<number[][]> {
-  using x = fromArray(ctx, input, [3, 4, features], dtype);
+  using x = fromArray(ctx, input, [3, 4, features], { dtype });
   using head = new Linear(ctx, features, classes, { dtype });
   for (const [parameter, values] of [[head.weight, weight] as const, [head.bias!, bias] as const]) {
     ctx.device.write(parameter, values);
@@ -115,7 +115,7 @@ describe("loss and every gradient equal float64's", () => {
 test.each(["float32", "bfloat16", "float16"] as const)("is as exact as with the logits as a whole, %s", (dtype) =>
   alone(async (ctx) => {
     const rounded = async (values: readonly number[]) => {
-      using x = fromArray(ctx, values, [values.length], dtype);
+      using x = fromArray(ctx, values, [values.length], { dtype });
       return Array.from(await x.read());
     };
     const values = { x: await rounded(input), weight: await rounded(weight), bias: await rounded(bias) };
@@ -283,7 +283,7 @@ test("only what is asked for gets a gradient, and nothing is left behind", () =>
     const before = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {
       using head = new Linear(ctx, features, classes, { dtype });
-      using x = fromArray(ctx, input, [rows, features], dtype);
+      using x = fromArray(ctx, input, [rows, features], { dtype });
       using target = fromArray(ctx, targets, [rows]);
       for (const each of head.parameters()) each.requiresGrad = false;
       x.requiresGrad = true;

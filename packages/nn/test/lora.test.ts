@@ -141,7 +141,7 @@ describe("merged", () => {
         using module = new LoRA(ctx, new Linear(ctx, 16, 8, { dtype }), { rank, alpha });
         ctx.device.write(module.b.weight, numbers(module.b.weight.size, 3));
         const [w, a, b] = await Promise.all([module.base, module.a, module.b].map(({ weight }) => weight.read()));
-        using x = fromArray(ctx, numbers(3 * 16, 1), [3, 16], dtype);
+        using x = fromArray(ctx, numbers(3 * 16, 1), [3, 16], { dtype });
         module.eval();
         using before = module.forward(x);
         const allocated = ctx.device.memory().allocated;

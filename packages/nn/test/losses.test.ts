@@ -255,8 +255,8 @@ test("losses with weights release all memory", () =>
   alone(async (ctx) => {
     const before = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {
-      using losses = ones(ctx, [6, 50], dtype);
-      using weights = ones(ctx, [6, 50], dtype);
+      using losses = ones(ctx, [6, 50], { dtype });
+      using weights = ones(ctx, [6, 50], { dtype });
       losses.requiresGrad = true;
       using terms = lossTerms(losses, weights);
       using loss = meanOverMesh(ctx, terms);

@@ -41,11 +41,11 @@ class Point extends Module {
 /** Where an optimizer goes: the parameter after each step. */
 async function path(make: (model: Point) => Optimizer, dtype: "float32" | "bfloat16" = "float32"): Promise<number[][]> {
   return alone(async (ctx) => {
-    using model = new Point(fromArray(ctx, start, [7], dtype));
+    using model = new Point(fromArray(ctx, start, [7], { dtype }));
     using optimizer = make(model);
     const places: number[][] = [];
     for (let step = 0; step < steps; step++) {
-      model.x.grad = fromArray(ctx, gradientAt(await model.x.read(), step), [7], dtype);
+      model.x.grad = fromArray(ctx, gradientAt(await model.x.read(), step), [7], { dtype });
       optimizer.step();
       optimizer.zeroGrad();
       places.push(Array.from(await model.x.read()));

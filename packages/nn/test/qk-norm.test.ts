@@ -111,7 +111,7 @@ describe("attention with normalised heads", () => {
       const weight = numbers(64, 1).map((value) => value * 2 ** -10);
       ctx.device.write(norm.weight, weight);
       const stored = Array.from(await norm.weight.read());
-      using x = fromArray(ctx, numbers(8 * 64, 2), [8, 64], "bfloat16");
+      using x = fromArray(ctx, numbers(8 * 64, 2), [8, 64], { dtype: "bfloat16" });
       const values = Array.from(await x.read());
       using out = norm.forward(x);
       const expected = byRow(values, 64, (row) => {
@@ -132,7 +132,7 @@ describe("attention with normalised heads", () => {
       expect(() => make(true)).toThrow(/qNorm: expected a Module/);
       using x = fromArray(ctx, numbers(12, 1), [1, 2, 6]);
       using wider = make(new Linear(ctx, 3, 4));
-      expect(() => wider.forward(x)).toThrow(/norm of heads: expected \[1,2,2,3\].*received \[1,2,2,4\]/);
+      expect(() => wider.forward(x)).toThrow(/QK-norm: expected \[1,2,2,3\].*received \[1,2,2,4\]/);
       using other = make(new RMSNorm(ctx, 4));
       expect(() => other.forward(x)).toThrow(/weight and bias of shape \[3\]/);
     }));

@@ -95,7 +95,7 @@ test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bi
       2 ** -24,
       65504,
     ];
-    using x = fromArray(ctx, values, [2, values.length / 2], dtype);
+    using x = fromArray(ctx, values, [2, values.length / 2], { dtype });
     using turned = x.transpose(0, 1);
     const path = join(directory(), "x");
     await writeSafetensors(
@@ -122,7 +122,7 @@ test("values that 16 bits cannot hold are rounded as a device rounds them", () =
       Number.NaN,
     ]);
     for (const dtype of ["bfloat16", "float16"] as const) {
-      using x = fromArray(ctx, values, [values.length], dtype);
+      using x = fromArray(ctx, values, [values.length], { dtype });
       const path = join(directory(), dtype);
       await writeSafetensors(path, new Map([["x", { dtype, shape: [values.length], values }]]));
       expect((await readSafetensors(path)).tensors.get("x")!.values).toEqual(await x.read());

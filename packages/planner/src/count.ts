@@ -112,12 +112,18 @@ type Transfer = Omit<Message, "phase" | "group">;
 
 /** The messages of an event, if it is a collective. */
 function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
-  const moved = (view: number, sent: boolean, peer: number, elements = tape.views[view]!.layout.size): Transfer => {
+  const transferOf = (
+    view: number,
+    sent: boolean,
+    peer: number,
+    elements = tape.views[view]!.layout.size,
+  ): Transfer => {
     return { sent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
   };
   if (isBatch(event.op)) {
     const flows: Transfer[] = [];
-    for (let i = 3; i < event.count; i += 3) flows.push(moved(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
+    for (let i = 3; i < event.count; i += 3)
+      flows.push(transferOf(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
     return flows;
   }
   if (!isCollective(event.op)) return undefined;
@@ -127,7 +133,7 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
   const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
   const others = ranks.map((_, member) => member).filter((member) => member !== me);
   const all = (view: number, sent: boolean, size: (member: number) => number): Transfer[] =>
-    others.map((member) => moved(view, sent, ranks[member]!, size(member))).filter(({ elements }) => elements > 0);
+    others.map((member) => transferOf(view, sent, ranks[member]!, size(member))).filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
       return [...all(input, true, () => shares[me]!), ...all(out, false, (member) => shares[member]!)];
@@ -139,7 +145,9 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
         ...all(out, false, (member) => shares[ranks.length + member]!),
       ];
     case "broadcast":
-      return me === root ? others.map((member) => moved(out, true, ranks[member]!)) : [moved(out, false, ranks[root]!)];
+      return me === root
+        ? others.map((member) => transferOf(out, true, ranks[member]!))
+        : [transferOf(out, false, ranks[root]!)];
     case "allReduce": {
       const { size } = tape.views[out]!.layout;
       // Shares that differ by one element at most, the first ranks' the larger.

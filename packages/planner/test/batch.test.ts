@@ -62,7 +62,7 @@ test("what is counted is what the closed form states of the union of the samples
 });
 
 describe("violations that are planted are found", () => {
-  /** A ring whose tiles have other masks of samples, or none. */
+  /** A ring whose tiles have other sample masks, or none. */
   const faulty = (change: (modifiers: AttentionModifiers) => AttentionModifiers | undefined): AttentionBackend => {
     const own = local();
     const inner: AttentionBackend = {

@@ -35,7 +35,7 @@ test("memory that was freed is allocated again, under the same number, and a dis
   const storages = tape.storages.length;
   first.dispose();
   using second = zeros(ctx!, [2, 2]);
-  using wider = zeros(ctx!, [4], "bfloat16");
+  using wider = zeros(ctx!, [4], { dtype: "bfloat16" });
   expect(second.storage).toBe(first.storage);
   expect(wider.storage).not.toBe(first.storage);
   expect(tape.storages.length).toBe(storages + 1);

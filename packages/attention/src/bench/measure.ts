@@ -159,7 +159,7 @@ function makeShard(
   rows: number,
 ): Shard {
   const make = (heads: number, seed: number): Tensor => {
-    const x = fromArray(ctx, noise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], dtype);
+    const x = fromArray(ctx, noise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], { dtype });
     x.requiresGrad = backward && seed < 3;
     return x;
   };

@@ -50,7 +50,7 @@ export function wrongValue(random: Random, { ctx, disposed, foreign, closed, ten
     () => tensor(3, 5),
     () => tensor(1, 2, 3, 4, 5),
     () => tensor(0, 4),
-    () => core.zeros(ctx, [2, 4], "bfloat16"),
+    () => core.zeros(ctx, [2, 4], { dtype: "bfloat16" }),
     () => closed,
     () => ctx,
     () => ctx.device,

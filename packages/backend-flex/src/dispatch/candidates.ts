@@ -50,7 +50,7 @@ function heaviestFirst(pairs: Float64Array, chunks: number): number[] {
   return Array.from({ length: chunks }, (_, chunk) => chunk).sort((a, b) => pairs[b]! - pairs[a]! || a - b);
 }
 
-/** More chunk–rank–atom visits than this are not worth what affinity finds. */
+/** Atoms (ranges of keys that the same chunks require, see `DispatchProblem`) that affinity visits at most, over all chunks and ranks. */
 const MAX_AFFINITY_VISITS = 2e7;
 /** Affinity fills no rank beyond this share of the mean, while another one has capacity. */
 const AFFINITY_CAPACITY = 1.05;

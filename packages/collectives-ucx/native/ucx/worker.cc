@@ -101,7 +101,7 @@ std::string Worker::address() const {
   const Functions& ucp = library().functions;
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
-  check(ucp.workerGetAddress(worker_, &address, &bytes), "ucx: the address of this rank");
+  check(ucp.workerGetAddress(worker_, &address, &bytes), "ucp_worker_get_address");
   std::string copy(reinterpret_cast<const char*>(address), bytes);
   ucp.workerReleaseAddress(worker_, address);
   return copy;

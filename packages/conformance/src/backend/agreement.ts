@@ -84,8 +84,8 @@ const disagreements: readonly RankDisagreement[] = [
     commonOptions: { batch: 2, tokens: [5, 12] },
     differingOptions: { tokens: [12, 5] },
     errorPatterns: [
-      "masks of samples full 0:5 × 0:5 | full 0:12 × 0:12, ",
-      "masks of samples full 0:12 × 0:12 | full 0:5 × 0:5, ",
+      "sample masks full 0:5 × 0:5 | full 0:12 × 0:12, ",
+      "sample masks full 0:12 × 0:12 | full 0:5 × 0:5, ",
     ],
   },
   {

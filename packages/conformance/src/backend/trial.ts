@@ -77,7 +77,7 @@ export interface Trial {
   readonly scale: number;
   /** The mask passed to the backend, and the visible pairs that are expected. */
   readonly mask: readonly Slice[];
-  /** Masks of samples, if these see different keys. */
+  /** Sample masks, if these see different keys. */
   readonly modifiers?: AttentionModifiers;
   readonly maskMod: MaskMod;
   readonly queries: { readonly length: number; readonly placement: Placement };

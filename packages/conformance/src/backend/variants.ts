@@ -281,7 +281,7 @@ export interface VariantSuiteOptions {
 export function variantSuite({ makeWorld, arrangements }: VariantSuiteOptions): Case[] {
   const trials = variantTrials(arrangements.length);
   return arrangements.map((arrangement, i) => ({
-    name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} variants of attention, as exact as one device`,
+    name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} variants of attention, as accurate as on one device`,
     run: () => checkVariants(makeWorld, arrangement, trials[i]!),
   }));
 }

@@ -166,7 +166,7 @@ async function checkSplits(group: ProcessGroup): Promise<void> {
   );
   check(part.rank === members.indexOf(group.rank) && part.size === members.length, "rank in the split group");
   const alone = await part.split(part.rank, "alone");
-  check(alone.size === 1, `a split group of one rank has ${alone.size}`);
+  check(alone.size === 1, `size of a split group of one rank: ${alone.size}`);
 
   using inPart = makeTensor(group, [group.rank], { dtype: "float32" });
   using inAll = makeTensor(group, [group.rank], { dtype: "float32" });

@@ -200,11 +200,11 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
       })),
     ),
     ...[1, 2, 3].map((seed) => ({
-      name: `attention: random masks of samples, and one of all samples, ${seed}`,
+      name: `attention: random sample masks, and one of all samples, ${seed}`,
       run: () => where(randomSamples(seed)),
     })),
     {
-      name: "attention: equal masks of samples, numbered from an origin",
+      name: "attention: equal sample masks, numbered from an origin",
       run: async () => {
         const { mask, ...rest } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
         const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };

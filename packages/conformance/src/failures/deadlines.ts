@@ -13,7 +13,7 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
       run: () => axisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {
-      name: "ranks that joined different numbers of sendRecv wait for a late one without a mismatch",
+      name: "ranks that called sendRecv different numbers of times wait for a late rank without a mismatch",
       run: () => lateAfterMessages(makeWorld),
     },
     {

@@ -129,7 +129,7 @@ async function checkOneRankDiffers(
 ): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 3 });
   const xs = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6]));
-  const ys = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], "bfloat16"));
+  const ys = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], { dtype: "bfloat16" }));
   const post = (rank: number): void => {
     const group = stage.groups[rank]!;
     call(group, { x: xs[rank]!, y: ys[rank]! }, rank === 1);

@@ -170,7 +170,7 @@ function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
     ...(softcap === undefined ? [] : [`softcap ${softcap}`]),
     ...(slopes ? [`${slopes.shape[0]} ALiBi slopes`] : []),
     ...(dropout ? [`dropout ${dropout.probability} of seed ${dropout.seed}, stream ${dropout.stream}`] : []),
-    ...(sampleMasks ? [`masks of samples ${formatSampleMasks(sampleMasks)}`] : []),
+    ...(sampleMasks ? [`sample masks ${formatSampleMasks(sampleMasks)}`] : []),
     ...(origin ? [`heads from ${origin.head}, samples from ${origin.batch}`] : []),
   ];
 }

@@ -18,7 +18,7 @@ export interface ShardedAttentionCall {
   readonly queries: Layout;
   readonly keys: Layout;
   readonly mask: readonly Slice[];
-  /** Of the masks of samples the union counts: a rank needs what any of its samples sees. */
+  /** Of the sample masks the union counts: a rank needs what any of its samples sees. */
   readonly modifiers?: Pick<AttentionModifiers, "sampleMasks"> | undefined;
 }
 

@@ -128,7 +128,7 @@ const unionCache = new WeakMap<readonly (readonly Slice[])[], WeakMap<readonly S
 
 /**
  * What some sample of a call sees: the slices by which backends find out who needs whose keys. Those of different samples
- * may overlap. Without masks of samples it is the call's mask itself.
+ * may overlap. Without sample masks it is the call's mask itself.
  *
  * @example
  * ```ts

@@ -106,7 +106,7 @@ export function verifyWellFormed(where: string, slices: readonly Slice[]): void 
   for (const slice of slices) verifySlice(where, slice);
 }
 
-/** Masks of samples that were found disjoint from the mask of all. */
+/** Sample masks that were found disjoint from the mask of all. */
 const verifiedSamples = new WeakMap<readonly (readonly Slice[])[], WeakSet<readonly Slice[]>>();
 
 /** Throws a ShapeError unless the slices of each sample are well-formed, and disjoint with those of the mask of all; looked at once. */

@@ -273,7 +273,7 @@ export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOption
   if (refused.length > 0 || !isSingleMask(mask)) {
     throw new OptionError({
       where: `${name}.forward`,
-      expected: "with a cache, no more than a mask for all samples",
+      expected: "with a cache, at most one mask, shared by all samples",
       received: refused.length > 0 ? refused.join(" and ") : "a mask for each sample",
       remedy: "pass the lengths of padded tokens to cache.layer(…)",
     });

@@ -71,7 +71,7 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   checkContext("createParameter", ctx);
   const { initial, dtype } = parameterOptions.parse(options);
   if (initial.kind !== "constant") checkDistribution("createParameter", initial);
-  const parameter = keep(empty(ctx, shape, dtype));
+  const parameter = keep(empty(ctx, shape, { dtype }));
   if (!isInitSkipped) initialize(ctx, parameter, initial);
   parameter.requiresGrad = true;
   if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
@@ -119,13 +119,14 @@ export function reduceGradients(ctx: Context, module: Module): void {
   for (const reducer of reducers) reducer.reduceGradients();
   const parameters = trainable.filter(({ replication }) => !replication?.reducer);
   for (const parameter of parameters) {
-    if (!parameter.grad || parameter.grad.isDisposed) parameter.grad = zeros(ctx, parameter.shape, parameter.dtype);
+    if (!parameter.grad || parameter.grad.isDisposed)
+      parameter.grad = zeros(ctx, parameter.shape, { dtype: parameter.dtype });
   }
   ctx.world.markStep();
   if (axes.length === 0 || parameters.length === 0) return;
   // One bucket: one message per axis instead of one per parameter.
   const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
-  using bucket = empty(ctx, [size], "float32");
+  using bucket = empty(ctx, [size], { dtype: "float32" });
   packBucket(ctx, bucket, parameters);
   for (const axis of axes) {
     ctx.mesh

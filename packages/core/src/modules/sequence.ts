@@ -93,7 +93,7 @@ export function encodeHeads(ctx: Context, x: Tensor, { where, norm, positions, l
   const heads = norm ? norm.forward(x) : x;
   if (!sameShape(heads.shape, x.shape)) {
     throw new ShapeError({
-      where: `${where}: norm of heads`,
+      where: `${where}: QK-norm`,
       expected: `${formatShape(x.shape)}, the shape that it was given`,
       received: formatShape(heads.shape),
     });

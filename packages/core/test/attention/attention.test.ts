@@ -116,7 +116,7 @@ test("layouts default to whole sequences on this rank, and lse is returned on re
 
 test("the result merges its heads without a copy, in the dtype of q", async () => {
   await using ctx = await open();
-  const q = zeros(ctx, [1, 2, 3, 4], "bfloat16");
+  const q = zeros(ctx, [1, 2, 3, 4], { dtype: "bfloat16" });
   const out = attention(ctx, q, q, q, { queries: rows(ctx, 3), keys: rows(ctx, 3) });
   expect(out.dtype).toBe("bfloat16");
   expect(out.permute([0, 2, 1, 3]).reshape([1, 3, 8]).storage).toBe(out.storage);

@@ -137,7 +137,7 @@ describe("what cannot run reports why", () => {
     using y = square(x);
     expect(() => y.backward()).toThrow(/a scalar, or a gradient argument, received \[2\]; reduce/);
     expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient of shape \[2\] float32, received \[3\] float32/);
-    expect(() => y.backward(ones(device, [2], "bfloat16"))).toThrow(/received \[2\] bfloat16/);
+    expect(() => y.backward(ones(device, [2], { dtype: "bfloat16" }))).toThrow(/received \[2\] bfloat16/);
   });
 
   test("an operation whose backward returns nonsense, without a leak", () => {

@@ -25,7 +25,7 @@ test.each([
   ["queries", { queries: layoutOf({ mesh, axes: ["node"], length: 80 }) }],
   ["keys", { keys: layoutOf({ mesh, axes: ["gpu"], length: 80 }) }],
   ["mask", { mask: masks.causal().slices(80, 80) }],
-  ["masks of samples", { modifiers: { sampleMasks: [masks.full().slices(80, 80)] } }],
+  ["sample masks", { modifiers: { sampleMasks: [masks.full().slices(80, 80)] } }],
 ])("other %s are another call", (_, other) => {
   const kept = new LayoutCache<string>(["gpu"]);
   const from = { node: 1, gpu: 3 };

@@ -232,7 +232,7 @@ describe("forward", () => {
     x.requiresGrad = true;
     const out = module.forward(x);
     expect(out.dtype).toBe("bfloat16");
-    out.backward(ones(ctx, out.shape, "bfloat16"));
+    out.backward(ones(ctx, out.shape, { dtype: "bfloat16" }));
     expect([x, ...module.parameters()].every((each) => each.grad!.dtype === "bfloat16")).toBe(true);
   });
 

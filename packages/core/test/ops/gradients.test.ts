@@ -202,10 +202,10 @@ test("max shares its gradient evenly among those that are largest, infinities to
   const device = new ReferenceDevice();
   const [low, high] = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (const dtype of ["float32", "bfloat16"] as const) {
-    using x = fromArray(device, [2, 7, 7, 7, low, low, low, low, 1, high, -3, high], [3, 4], dtype);
+    using x = fromArray(device, [2, 7, 7, 7, low, low, low, low, 1, high, -3, high], [3, 4], { dtype });
     x.requiresGrad = true;
     using largest = max(x, 1);
-    using gradient = fromArray(device, [3, 2, 4], [3], dtype);
+    using gradient = fromArray(device, [3, 2, 4], [3], { dtype });
     largest.backward(gradient);
     expect(await largest.read()).toEqual(Float32Array.of(7, low, high));
     expect(x.grad!.dtype).toBe(dtype);
@@ -217,11 +217,11 @@ test("max shares its gradient evenly among those that are largest, infinities to
 
 test("a mean is no larger than what it is the mean of, however many there are", async () => {
   const device = new ReferenceDevice();
-  using x = fromArray(device, [60_000, 50_016, 40_000, 30_000], [2, 2], "float16");
+  using x = fromArray(device, [60_000, 50_016, 40_000, 30_000], [2, 2], { dtype: "float16" });
   x.requiresGrad = true;
   using all = mean(x);
   using rows = mean(x, 1);
-  using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], "float16");
+  using count = fromArray(device, new Float32Array(70_000).fill(1), [70_000], { dtype: "float16" });
   using ofMany = mean(count);
   all.backward();
   expect([all.dtype, all.shape, await all.item()]).toEqual(["float16", [], 44_992]); // of those in 16 bits the one next to 45 004

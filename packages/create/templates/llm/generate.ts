@@ -8,7 +8,7 @@ const prompt = process.argv[2] ?? "He took his";
 const tokens = [...Buffer.from(prompt)];
 if (ctx.rank === 0) process.stdout.write(prompt);
 // Every rank generates the same tokens; each has its share of the keys and values.
-for await (const { token } of model.generate({ tokens, maxNewTokens: 120, endTokens: [] })) {
+for await (const { token } of model.generate({ tokens, maxNewTokens: 120, eosTokenIds: [] })) {
   if (ctx.rank === 0) process.stdout.write(String.fromCharCode(token));
 }
 if (ctx.rank === 0) process.stdout.write("\n");

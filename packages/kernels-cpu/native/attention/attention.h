@@ -17,7 +17,7 @@ namespace mosaic {
 /// natural logarithm; −∞ marks a row that has seen nothing, whose `out` is then not read. Rows that see no key of this
 /// tile are neither read nor written. Slices are disjoint; spans add up to the lengths of q and k. NaN reaches the rows
 /// that see it and no other. The cost grows with the slices that meet this tile, not with their number. The result
-/// does not depend on the number of threads. With masks of samples each batch element sees its own slices, too: those
+/// does not depend on the number of threads. With sample masks each batch element sees its own slices, too: those
 /// of number origin.batch + b. Throws std::bad_alloc.
 void attend(const AttendArguments& args, Isa isa, Pool& pool);
 

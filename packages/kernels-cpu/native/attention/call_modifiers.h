@@ -24,7 +24,7 @@ class CallModifiers {
   /// Throws std::invalid_argument for positions that 31 bits do not hold, where they count.
   explicit CallModifiers(const Tile& tile);
 
-  /// Whether there are any that modify scores or weights; masks of samples and the origin do not.
+  /// Whether there are any that modify scores or weights; sample masks and the origin do not.
   bool any() const { return any_; }
   /// Those of the rows of a panel, `width` of them; memory is of the arena.
   ScoreModifiers ofRows(const PanelPlace& place, int32_t width, Arena& arena) const;

@@ -172,7 +172,7 @@ BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
   const std::vector<std::vector<Slice>>& masks = modifiers->sampleMasks;
   const int64_t first = modifiers->origin ? modifiers->origin->batch : 0;
   if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attention: fewer masks of samples than there are samples");
+    throw std::invalid_argument("attention: fewer sample masks than there are samples");
   }
   std::vector<const std::vector<Slice>*> distinct;
   for (int64_t b = 0; b < batch; ++b) {

@@ -36,9 +36,9 @@ struct KernelTask {
 template <class Arguments>
 void submit(Device& device, ArgumentReader reader, const char* name,
             void (*kernel)(const Arguments& args, Pool& pool)) {
-  std::unique_ptr<KernelTask<Arguments>> reference(new (device) KernelTask<Arguments>(device, kernel));
-  reference->args.read(reader);
-  enqueueOwned(device.stream, name, std::move(reference));
+  std::unique_ptr<KernelTask<Arguments>> task(new (device) KernelTask<Arguments>(device, kernel));
+  task->args.read(reader);
+  enqueueOwned(device.stream, name, std::move(task));
 }
 
 struct Op {

@@ -53,7 +53,7 @@ void findVisible(Plan& plan, const Tile& tile, Arena& arena) {
   shape.visible = pairs == shape.rows * shape.keys ? nullptr : plan.visible.data();
 }
 
-/// Masks of samples, what modifies scores, and values of another head size are for panels.
+/// Sample masks, what modifies scores, and values of another head size are for panels.
 bool isShort(const Tile& tile, const TensorView& q, const KvBlock& kv, const ShortKernels& kernels) {
   const TensorView& k = kv.k;
   const int64_t sequences = k.shape[0] * k.shape[1];

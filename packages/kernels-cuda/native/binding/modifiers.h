@@ -13,7 +13,7 @@ struct GridOrigin {
   int64_t batch, head;
 };
 
-/// None for a call that modifies no scores: masks of samples and the origin do not. Throws std::invalid_argument for
+/// None for a call that modifies no scores: sample masks and the origin do not. Throws std::invalid_argument for
 /// positions that 31 bits do not hold, where they count.
 std::optional<ScoreModifiers> scoreModifiersOf(const Tile& tile, const GridOrigin& origin);
 

@@ -260,9 +260,9 @@ interface FrameCodec {
 const byKind = new Map<Kind, FrameCodec>();
 const byType = new Map<number, FrameCodec>();
 for (const [name, [type, fields]] of Object.entries(layouts)) {
-  const coded = { kind: name as Kind, type, body: record<object>(fields) };
-  byKind.set(coded.kind, coded);
-  byType.set(type, coded);
+  const codec = { kind: name as Kind, type, body: record<object>(fields) };
+  byKind.set(codec.kind, codec);
+  byType.set(type, codec);
 }
 
 /** Bytes of a frame, its length included. */
@@ -301,12 +301,12 @@ export function peekHeader(content: Buffer): { readonly kind: Kind; readonly wor
 export function decode(content: Buffer): Frame {
   const from = new ByteReader(content);
   const type = u8.read(from);
-  const coded = byType.get(type);
-  if (coded === undefined) throw new ProtocolError(`expected a frame type of the protocol, received ${type}`);
-  const value = { kind: coded.kind, ...coded.body.read(from) } as Frame;
+  const codec = byType.get(type);
+  if (codec === undefined) throw new ProtocolError(`expected a frame type of the protocol, received ${type}`);
+  const value = { kind: codec.kind, ...codec.body.read(from) } as Frame;
   if (from.remaining > 0)
     throw new ProtocolError(
-      `expected a ${coded.kind} frame to end after its fields, received ${from.remaining} more bytes`,
+      `expected a ${codec.kind} frame to end after its fields, received ${from.remaining} more bytes`,
     );
   return value;
 }

@@ -135,7 +135,7 @@ const formatPeer = ({ remoteAddress, remotePort }: Socket): string => `${remoteA
 function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
   if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "the shared secrets do not match";
   if (code === HANDSHAKE_TIMEOUT) return `no TLS handshake within ${HANDSHAKE_MS / 1000} s`;
-  return `no TLS handshake of this protocol (${code || "unknown error"})`;
+  return `the TLS handshake failed (${code || "unknown error"})`;
 }
 
 /** What a client needs. */
@@ -188,7 +188,7 @@ function clientError(address: string, error: NodeJS.ErrnoException): Error {
   if (code.startsWith("ERR_SSL"))
     return new HandshakeError(
       "peer",
-      `${address}: no TLS handshake of this protocol (${code}); does another program listen there, or another version of Mosaic?`,
+      `${address}: the TLS handshake failed (${code}); does another program listen there, or another version of Mosaic?`,
     );
   return error;
 }

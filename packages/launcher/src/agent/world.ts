@@ -270,7 +270,7 @@ export class World {
     // Processes with the number of a rank that has joined.
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
-      const message = "duplicate rank: another process has joined with it; each process needs a unique RANK";
+      const message = "duplicate rank: another process has joined with this rank; set a unique RANK for each process";
       this.#branches.send(link, { kind: "refused", code: FAILURE_CODES.mismatch, message });
       this.#remove(link);
       link.channel.finish();

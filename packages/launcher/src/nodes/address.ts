@@ -72,7 +72,7 @@ async function resolveName(
         throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts of all nodes`);
       if (now - reportedAt >= REPORT_MS) {
         reportedAt = now;
-        onWaiting(`waiting for a name: ${problem}`);
+        onWaiting(`waiting for name resolution: ${problem}`);
       }
       await delay(RETRY_MS);
     }

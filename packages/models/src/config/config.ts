@@ -52,7 +52,7 @@ export interface ModelConfig {
   /** What the folder's weights are stored in. */
   readonly dtype: DType;
   /** eos_token_id; generation_config.json has precedence. */
-  readonly endTokens: readonly number[];
+  readonly eosTokenIds: readonly number[];
 }
 
 /**
@@ -122,7 +122,7 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
       ? parseSoftcap(fields, "final_logit_softcapping", architecture.softcaps ? 30 : null)
       : null,
     dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], torchDType(fields)),
-    endTokens: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
+    eosTokenIds: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
   };
 }
 

@@ -4,7 +4,7 @@ import { type ModelConfig, parseTokenIds } from "./config.ts";
 /** What generation_config.json states: the defaults of `generate`. */
 export interface GenerationConfig {
   /** eos_token_id: tokens that end a text. */
-  readonly endTokens: readonly number[];
+  readonly eosTokenIds: readonly number[];
   readonly doSample: boolean;
   readonly temperature: number;
   /** 0: of all tokens. */
@@ -17,8 +17,8 @@ export interface GenerationConfig {
 export function parseGenerationConfig(path: string, json: Json | undefined, config: ModelConfig): GenerationConfig {
   const fields = new Fields(path, json ?? {});
   return {
-    endTokens:
-      json?.eos_token_id == null ? config.endTokens : parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
+    eosTokenIds:
+      json?.eos_token_id == null ? config.eosTokenIds : parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
     doSample: fields.boolean("do_sample", false),
     temperature: fields.number("temperature", 1),
     topK: fields.count("top_k", 50),

@@ -38,7 +38,7 @@ interface WaitingText {
  * const running = scheduler.run(); // on every rank
  * const answers = [1, 2, 3].map(async (first) => { // on rank 0
  *   const tokens: number[] = [];
- *   for await (const { token } of scheduler.generate({ tokens: [first], maxNewTokens: 5, endTokens: [] })) tokens.push(token);
+ *   for await (const { token } of scheduler.generate({ tokens: [first], maxNewTokens: 5, eosTokenIds: [] })) tokens.push(token);
  *   return tokens.length;
  * });
  * await Promise.all(answers); // => [5, 5, 5]
@@ -101,7 +101,7 @@ export class BatchScheduler implements Disposable {
       throw new OutOfMemoryError({
         where,
         expected: `a text of at most ${this.maxTokens} tokens, for which there is memory`,
-        received: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
+        received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
         remedy: "shorten the text, or create the scheduler with a larger maxTokens",
       });
     }

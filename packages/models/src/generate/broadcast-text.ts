@@ -8,7 +8,7 @@ export async function broadcastText(ctx: Context, text: string, label: string): 
   if (ctx.size === 1) return text;
   const send = async (numbers: Float32Array): Promise<Float32Array> => {
     using x: Tensor =
-      ctx.rank === 0 ? fromArray(ctx, numbers, [numbers.length]) : empty(ctx, [numbers.length], "float32");
+      ctx.rank === 0 ? fromArray(ctx, numbers, [numbers.length]) : empty(ctx, [numbers.length], { dtype: "float32" });
     ctx.world.broadcast(x, 0, { label }).wait();
     return await x.read();
   };

@@ -55,7 +55,8 @@ export async function prefill(
     const row = rows.indexOf(length - 1);
     // The last token's row, and zeros on the other ranks: their sum is that row.
     const size = hidden.shape[2]!;
-    const last = row < 0 ? zeros(ctx, [1, 1, size], hidden.dtype) : hidden.slice(1, row, row + 1).contiguous();
+    const last =
+      row < 0 ? zeros(ctx, [1, 1, size], { dtype: hidden.dtype }) : hidden.slice(1, row, row + 1).contiguous();
     ctx.mesh.group(axis).allReduce(last, "sum", { label: "last token" }).wait();
     return model.project(last);
   });

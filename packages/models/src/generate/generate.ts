@@ -38,7 +38,7 @@ export const generateOptions = defineOptions("generate", {
   /** Texts that end the generation; they are not returned. Default: none. */
   stopStrings: option.array(option.string(), { optional: true }),
   /** Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json. */
-  endTokens: option.array(option.integer({ min: 0 }), { optional: true }),
+  eosTokenIds: option.array(option.integer({ min: 0 }), { optional: true }),
   /** What random numbers follow from: the same seed gives the same text on every mesh. Default: the context's seed. */
   seed: option.integer({ min: 0, optional: true }),
   /** Memory for keys and values that calls share. Default: one for this call. */
@@ -72,7 +72,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
     throw new OptionError({
       where: `${where}: maxNewTokens`,
       expected: `at most ${config.maxLength} tokens in all, the model's max_position_embeddings`,
-      received: `a prompt of ${prompt.length} and ${maxNewTokens} new ones`,
+      received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
       remedy: "shorten the prompt, or generate fewer tokens",
     });
   }
@@ -95,7 +95,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
       topP: parsed.topP ?? defaults.topP,
       repetitionPenalty: parsed.repetitionPenalty ?? defaults.repetitionPenalty,
     },
-    endTokens: parsed.endTokens ?? defaults.endTokens,
+    eosTokenIds: parsed.eosTokenIds ?? defaults.eosTokenIds,
     seed: parsed.seed ?? ctx.seed,
   };
 }

@@ -17,7 +17,7 @@ export interface TextPlan {
   readonly maxNewTokens: number;
   readonly settings: SamplingSettings;
   readonly stopStrings: readonly string[];
-  readonly endTokens: readonly number[];
+  readonly eosTokenIds: readonly number[];
   readonly seed: number;
 }
 
@@ -44,11 +44,11 @@ export class GeneratedText {
 
   /** The token that follows, by the logits [V] after those so far, which it changes. */
   add(logits: Float32Array): GeneratedToken {
-    const { prompt, maxNewTokens, settings, endTokens } = this.#plan;
+    const { prompt, maxNewTokens, settings, eosTokenIds } = this.#plan;
     const step = this.#tokens.length - prompt.length;
     const sampled = sampleToken(logits, this.#tokens, settings, this.#numbers?.[step] ?? 0);
     this.#tokens.push(sampled.token);
-    const isEnd = endTokens.includes(sampled.token);
+    const isEnd = eosTokenIds.includes(sampled.token);
     const piece = isEnd ? undefined : this.#stream?.push(sampled.token);
     const isStopped = isEnd || piece?.isStopped === true;
     const isLast = isStopped || step === maxNewTokens - 1;

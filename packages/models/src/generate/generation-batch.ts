@@ -54,9 +54,9 @@ interface BatchEntry {
  * const sizes = { vocab_size: 100, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4 };
  * using model = createModel(ctx, { model_type: "llama", ...sizes });
  * using batch = new GenerationBatch(model, { maxTokens: 1024 });
- * batch.add({ tokens: [1, 2, 3], maxNewTokens: 2, endTokens: [] }); // => 0
+ * batch.add({ tokens: [1, 2, 3], maxNewTokens: 2, eosTokenIds: [] }); // => 0
  * (await batch.step()).length; // => 1
- * batch.add({ tokens: [4], maxNewTokens: 1, endTokens: [] }); // => 1
+ * batch.add({ tokens: [4], maxNewTokens: 1, eosTokenIds: [] }); // => 1
  * (await batch.step()).map(({ id, token }) => [id, token?.finishReason]); // => [[0, "length"], [1, "length"]]
  * batch.size; // => 0
  * ```

@@ -123,7 +123,7 @@ export class CausalLM extends Module {
       where: "CausalLM",
       expected: `at most ${config.maxLength} tokens, the model's max_position_embeddings`,
       received: String(length),
-      remedy: "cut the text into parts",
+      remedy: "split the text into shorter sequences",
     });
   }
 

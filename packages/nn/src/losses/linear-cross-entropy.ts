@@ -83,7 +83,7 @@ const linearCrossEntropyOp = defineOp({
       using target = targets.slice(0, ...range);
       using result = losses.slice(1, ...range);
       using dx = gradients.dx?.slice(0, ...range) ?? null;
-      foldChunk({ x: part, target, weight, bias }, { losses: result, ...gradients, dx }, { buffers, settings });
+      accumulateChunk({ x: part, target, weight, bias }, { losses: result, ...gradients, dx }, { buffers, settings });
     }
     const shapes = [x, weight, ...(bias ? [bias] : [])].map(({ shape, dtype }) => ({ shape, dtype }));
     return { output: sumRows(losses), saved: { ...gradients, shapes } };
@@ -146,7 +146,7 @@ interface ChunkInputs {
 }
 
 /** Losses and counts of some rows [2,R]; their dx is written, dWeight and dBias are added to. */
-function foldChunk(
+function accumulateChunk(
   inputs: ChunkInputs,
   outputs: SumGradients & { readonly losses: Tensor },
   { buffers, settings }: { readonly buffers: ChunkBuffers; readonly settings: Settings },

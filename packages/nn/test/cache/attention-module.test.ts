@@ -45,7 +45,7 @@ async function attendAtOnce(model: Model, length: number, seed: number): Promise
   const { embedDim, dtype = "float32" } = model;
   const [rows] = await onMesh({ sp: 1 }, async (ctx) => {
     using attn = makeModule(ctx, model, {});
-    using x = fromArray(ctx, embeddings(length, embedDim, seed), [1, length, embedDim], dtype);
+    using x = fromArray(ctx, embeddings(length, embedDim, seed), [1, length, embedDim], { dtype });
     using out = attn.forward(x);
     return Array.from(await out.read());
   });
@@ -77,7 +77,7 @@ describe("a prompt in chunks through the ring, then token by token", () => {
         ...(slidingWindow !== undefined && { slidingWindow }),
       });
       using sequence = cache.createSequence();
-      using x = fromArray(ctx, embeddings(length, embedDim, 7), [1, length, embedDim], dtype);
+      using x = fromArray(ctx, embeddings(length, embedDim, 7), [1, length, embedDim], { dtype });
       const found: number[] = [];
       for (const [i, count] of [33, 31, 1, 1, 3, 1, 7].entries()) {
         const sharded = i < 2;

@@ -170,7 +170,7 @@ const tensorOf = (ctx: Context, values: readonly Float64Array[], shape: readonly
     all.set(each, offset);
     offset += each.length;
   }
-  return fromArray(ctx, all, [values.length, ...shape], dtype);
+  return fromArray(ctx, all, [values.length, ...shape], { dtype });
 };
 
 /** Both layers, each sequence beside the oracle. */

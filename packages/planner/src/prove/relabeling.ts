@@ -27,8 +27,8 @@ export class Relabeling {
   readonly shards: Readonly<Record<RowSide, Shards>>;
   readonly #positions: PositionTable;
   readonly #sums: SumTable;
-  readonly #onShards: GroupAction;
-  readonly #onSequences: GroupAction;
+  readonly #shardAction: GroupAction;
+  readonly #sequenceAction: GroupAction;
   /** Sequences of a rank. */
   readonly #batch: number;
   readonly #cache: Readonly<Record<RowSide, Map<PositionSet, Map<number, PositionSet>>>>;
@@ -41,8 +41,8 @@ export class Relabeling {
     this.shards = { queries: shards, keys: keys === queries ? shards : new Shards(keys, mesh) };
     this.#positions = positions;
     this.#sums = sums;
-    this.#onShards = new GroupAction(classes, mesh, queries.axes);
-    this.#onSequences = new GroupAction(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
+    this.#shardAction = new GroupAction(classes, mesh, queries.axes);
+    this.#sequenceAction = new GroupAction(classes, mesh, Object.keys(omitAxes(mesh, backend.axes)));
     this.#batch = batch;
     this.#cache = { queries: new Map(), keys: new Map() };
   }
@@ -65,7 +65,7 @@ export class Relabeling {
 
   rows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
     const sequence = Math.floor(batch / this.#batch);
-    const moved = this.#onSequences.apply(translation, sequence);
+    const moved = this.#sequenceAction.apply(translation, sequence);
     return {
       batch: batch + (moved - sequence) * this.#batch,
       head,
@@ -76,7 +76,7 @@ export class Relabeling {
 
   /** Where a translation takes a shard. */
   shard(shard: number, translation: number): number {
-    return this.#onShards.apply(translation, shard);
+    return this.#shardAction.apply(translation, shard);
   }
 
   positions(positions: PositionSet, side: RowSide, translation: number): PositionSet {

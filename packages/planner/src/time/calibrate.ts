@@ -14,6 +14,7 @@ import { availableCores } from "./available-cores.ts";
 import { fitAttention, fitBytes, leastSquares } from "./fit.ts";
 import { type MeasuredRanks, timeCopies, timeExchanges, timeInterleaving, timeLockstep, timeTiles } from "./measure.ts";
 import { timeHost } from "./measure-host.ts";
+import { correctBySteps } from "./measure-steps.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
@@ -107,7 +108,9 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     ...(await timeHost(measured)),
     cores: { perNode, ...lockstep },
   };
-  return await broadcastProfile(contexts, profile);
+  const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: CALIBRATION_HEADS };
+  const corrected = first.size > 1 ? await correctBySteps(measured, profile, shape) : profile;
+  return await broadcastProfile(contexts, corrected);
 }
 
 interface KernelCases {

@@ -99,11 +99,11 @@ function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number
   for (let i = 0; i < n; i++) {
     const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));
     [system[i], system[pivot]] = [system[pivot]!, system[i]!];
-    const head = system[i]!;
+    const pivotValues = system[i]!;
     for (const [j, row] of system.entries()) {
-      if (j === i || head[i] === 0) continue;
-      const factor = row[i]! / head[i]!;
-      for (let k = i; k <= n; k++) row[k]! -= factor * head[k]!;
+      if (j === i || pivotValues[i] === 0) continue;
+      const factor = row[i]! / pivotValues[i]!;
+      for (let k = i; k <= n; k++) row[k]! -= factor * pivotValues[k]!;
     }
   }
   return system.map((row, i) => (row[i] === 0 ? 0 : row[n]! / row[i]!) / scale[i]!);

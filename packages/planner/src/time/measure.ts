@@ -68,7 +68,7 @@ export interface TimeSpan {
 }
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
-async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, TimeSpan>): Promise<number> {
+export async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, TimeSpan>): Promise<number> {
   const begins = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
   const widest = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
@@ -213,7 +213,12 @@ export async function timeInterleaving(
   }
 }
 
-async function timeTile(measured: MeasuredRanks, operands: readonly TileOperands[], tile: TileShape): Promise<number> {
+/** Seconds of one call. */
+export async function timeTile(
+  measured: MeasuredRanks,
+  operands: readonly TileOperands[],
+  tile: TileShape,
+): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones are measured once.
   const calls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
@@ -223,8 +228,8 @@ async function timeTile(measured: MeasuredRanks, operands: readonly TileOperands
   return (await timeKernels(measured, chain)) / calls;
 }
 
-/** Memory for the largest of several tiles, and calls on it. */
-class TileOperands implements Disposable {
+/** Memory for several tiles, and calls on it. */
+export class TileOperands implements Disposable {
   readonly #ctx: Context;
   readonly #tensors = new Map<string, Tensor>();
 

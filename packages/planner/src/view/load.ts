@@ -13,7 +13,7 @@ export function encodeLoad(record: AttentionRecord): LoadData | undefined {
   const pieces = shards.flat().reduce((sum, { length, step }) => sum + (step === 1 ? 1 : length), 0);
   if (pieces * record.slices.length > MAX_PIECES) return undefined;
   return {
-    mask: Array.isArray(mask) ? "masks of samples" : (mask as { readonly name: string }).name,
+    mask: Array.isArray(mask) ? "sample masks" : (mask as { readonly name: string }).name,
     placement: placement.name,
     ranks: ranks.map(({ tape }) => tape.rank),
     pairs: slicesByShard("viewerHtml", record.slices, shards).map(totalArea),

@@ -1,8 +1,8 @@
 import { world } from "@mosaic/collectives-local";
-import { type Context } from "@mosaic/core";
+import { type Context, local } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { afterEach, expect, test } from "vitest";
-import { calibrate, parseProfile, type Profile, profiles } from "../../src/index.ts";
+import { calibrate, parseProfile, type Profile, profiles, record, simulate } from "../../src/index.ts";
 import { synthesize } from "./synthetic.ts";
 
 let open: readonly Context[] = [];
@@ -55,6 +55,19 @@ test("calibration recovers a machine that is made up", async () => {
   expect(found.links["intra-node"].bandwidth / 1e9).toBeCloseTo(3, 6);
   expect(found.enqueue).toBeGreaterThan(0);
   expect(found.stepOverhead).toBeGreaterThanOrEqual(0);
+});
+
+test("what steps take beyond kernels, messages and waits is found", async () => {
+  const excess = 5e-3;
+  const contexts = synthesize(await ranks(2), { ...truth, cores: { perNode: 2 } }, excess);
+  const found = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
+  const step = record({ backend: local(), mesh: { dp: 2 }, tokens: 512, numHeads: 4, headDim: 64, dtype: "float32" });
+  const seconds = (profile: Profile): number => simulate(step, profile).seconds;
+  const free = { ...found, enqueue: 0, stepOverhead: 0, cores: { ...found.cores!, efficiency: 1 } };
+  // Operations are enqueued beside kernels, which hides a part.
+  const ratio = (seconds(found) - seconds(free)) / excess;
+  expect(ratio).toBeGreaterThan(0.7);
+  expect(ratio).toBeLessThan(1);
 });
 
 test("kernels are timed on as many ranks at once as have a core", async () => {

@@ -11,12 +11,16 @@ interface KernelDuration {
 
 /**
  * Gives contexts a clock that is made up: kernels that calibration times are noted instead of run, and their traces state what
- * they would take on the machine that a profile describes. For contexts that are used for nothing else afterwards.
+ * they would take on the machine that a profile describes; each backward, `excess` seconds besides. For contexts that are used for
+ * nothing else afterwards.
  */
-export function synthesize(contexts: readonly Context[], profile: Profile): readonly Context[] {
+export function synthesize(contexts: readonly Context[], profile: Profile, excess = 0): readonly Context[] {
   const logs = contexts.map(() => [] as KernelDuration[]);
   for (const [i, ctx] of contexts.entries()) {
     recordDurations(ctx, profile, logs[i]!);
+    if (excess > 0) {
+      ctx.device.kernels.rowDot = () => void logs[i]!.push({ lane: "compute", seconds: excess, latency: 0 });
+    }
     // The first rank is in every measurement, and first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
     ctx.stopTrace = async () => createEvents(logs[i]!, slowdownOf(logs, profile), profile);

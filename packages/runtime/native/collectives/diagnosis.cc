@@ -267,7 +267,7 @@ std::optional<Engine::Diagnosis> Engine::peerFailure(const Operation& op) {
   }
   if (auto found = indirectFailure(op)) return found;
   if (!events_.controlLost) return std::nullopt;
-  return Diagnosis{peerLostFailure(op, "the control plane of this host is gone (" + *events_.controlLost + ")"),
+  return Diagnosis{peerLostFailure(op, "lost the connection to the agent of this host (" + *events_.controlLost + ")"),
                    std::nullopt};
 }
 
@@ -370,7 +370,7 @@ MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
     return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
   }
   if (events_.controlLost) {
-    const std::string text = "connect: the control plane of this host is gone: " + *events_.controlLost;
+    const std::string text = "connect: lost the connection to the agent of this host: " + *events_.controlLost;
     return failureRecord(MOSAIC_FAILURE_PEER_LOST, text);
   }
   return cause;

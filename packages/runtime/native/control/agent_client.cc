@@ -272,7 +272,7 @@ void AgentClient::end(const std::string& reason) {
     hasLeft = isLeaving_;
     if (!joinFailure_) {
       joinFailure_ =
-          failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: the control plane of this host is gone: " + reason);
+          failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: lost the connection to the agent of this host: " + reason);
     }
   }
   changed_.notify_all();

@@ -190,7 +190,7 @@ describe("an agent that", () => {
     await ranks.delivered("2", "left");
     child.kill("SIGKILL");
     expect(await ranks.delivered("0", "refused")).toMatchObject({
-      message: expect.stringMatching(/closed while connecting|the control plane of this host is gone/),
+      message: expect.stringMatching(/closed while connecting|lost the connection to the agent of this host/),
     });
     expect(await ranks.delivered("1", "controlLost")).toMatchObject({ reason: reasonOfRanks });
     await ranks.delivered("late", "refused");

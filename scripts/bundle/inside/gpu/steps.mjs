@@ -83,7 +83,7 @@ function sanitizers(root) {
     seconds: 90,
     directory: "packages/kernels-cuda",
     command: [program, "--tool", tool, ...options, ...vitestOf(root), ...FEW],
-    ...(program === undefined && { skip: "there is no compute-sanitizer" }),
+    ...(program === undefined && { skip: "compute-sanitizer was not found" }),
   }));
 }
 

@@ -1,0 +1,113 @@
+import {
+  attention,
+  type Context,
+  contiguous,
+  type DType,
+  full,
+  type Layout,
+  layoutOf,
+  local,
+  masks,
+  randn,
+  type Tensor,
+  type Transfer,
+} from "@mosaic/core";
+import { type AttentionRecord, record } from "../record.ts";
+import { eventSpan, type TimeSpan } from "./measure.ts";
+
+/** A step of calibration: so many times attention, forward and backward, of a rank's tokens to themselves. */
+export interface StepShape {
+  readonly tokens: number;
+  readonly numHeads: number;
+  readonly headDim: number;
+  readonly dtype: DType;
+  readonly attentions: number;
+}
+
+/** One attention of a step, as the planner records it. */
+export function recordStep({ tokens, numHeads, headDim, dtype }: StepShape): AttentionRecord {
+  return record({ backend: local(), mesh: { one: 1 }, tokens, numHeads, headDim, dtype });
+}
+
+/** Bytes that a rank sends in an exchange of a step, and as many that it receives: the keys and values of its tokens. */
+export function exchangedBytes({ tokens, numHeads, headDim }: StepShape): number {
+  return 2 * 4 * tokens * numHeads * headDim;
+}
+
+/** Steps on one rank, again and again. */
+export class LocalSteps implements Disposable {
+  readonly #ctx: Context;
+  readonly #attentions: number;
+  readonly #rows: Layout;
+  readonly #inputs: readonly [Tensor, Tensor, Tensor];
+  readonly #dOut: Tensor;
+  readonly #sent: Tensor;
+  readonly #received: Tensor;
+
+  constructor(ctx: Context, shape: StepShape) {
+    const { tokens, numHeads, headDim, dtype, attentions } = shape;
+    this.#ctx = ctx;
+    this.#attentions = attentions;
+    this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
+    const draw = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim], { dtype });
+    this.#inputs = [draw(), draw(), draw()];
+    this.#dOut = draw();
+    for (const input of this.#inputs) input.requiresGrad = true;
+    const elements = exchangedBytes(shape) / 4;
+    this.#sent = full(ctx, [elements], 0);
+    this.#received = full(ctx, [elements], 0);
+  }
+
+  /** Takes a step without exchanges. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
+  async runAlone(): Promise<{ readonly enqueue: number; readonly outside: number }> {
+    const ctx = this.#ctx;
+    ctx.startTrace();
+    const begin = performance.now();
+    const outputs = this.#enqueue(() => {});
+    const enqueue = performance.now() - begin;
+    await ctx.device.stream.synchronize();
+    this.#release(outputs);
+    const seconds = performance.now() - begin;
+    const { start, end } = eventSpan(await ctx.stopTrace());
+    return { enqueue, outside: seconds - (end - start) / 1e6 };
+  }
+
+  /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */
+  async runTogether(steps: number): Promise<TimeSpan> {
+    const ctx = this.#ctx;
+    const { rank, size } = ctx;
+    const transfers: readonly Transfer[] = [
+      { tensor: this.#sent, to: (rank + 1) % size },
+      { tensor: this.#received, from: (rank + size - 1) % size },
+    ];
+    ctx.startTrace();
+    for (let step = 0; step < steps; step++) {
+      const outputs = this.#enqueue(() => ctx.world.sendRecv(transfers).wait());
+      await ctx.device.stream.synchronize();
+      this.#release(outputs);
+    }
+    return eventSpan(await ctx.stopTrace());
+  }
+
+  #enqueue(exchange: () => void): readonly Tensor[] {
+    const options = { backend: local(), mask: masks.full(), queries: this.#rows, keys: this.#rows };
+    return Array.from({ length: this.#attentions }, () => {
+      exchange();
+      const out = attention(this.#ctx, ...this.#inputs, options);
+      out.backward(this.#dOut);
+      return out;
+    });
+  }
+
+  #release(outputs: readonly Tensor[]): void {
+    for (const out of outputs) out.dispose();
+    for (const input of this.#inputs) {
+      input.grad?.dispose();
+      input.grad = null;
+    }
+  }
+
+  [Symbol.dispose](): void {
+    for (const tensor of [...this.#inputs, this.#dOut, this.#sent, this.#received]) tensor.dispose();
+  }
+}

@@ -1,0 +1,135 @@
+import type { Context } from "@mosaic/core";
+import { leastSquares } from "./fit.ts";
+import { countOperations } from "./host.ts";
+import { exchangedBytes, LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
+import {
+  hostUnion,
+  type MeasuredRanks,
+  median,
+  runOnAllRanks,
+  TileOperands,
+  type TileShape,
+  timeTile,
+} from "./measure.ts";
+import type { Profile } from "./profile.ts";
+import { simulate } from "./simulate.ts";
+
+/** Steps of a run: what a host does now and then, such as collecting garbage, is in a run in its share. */
+const STEPS = 8;
+
+/** Steps that differ in how long their kernels take, and in how many operations they have. */
+const sizes: readonly Pick<StepShape, "tokens" | "attentions">[] = [
+  { tokens: 512, attentions: 1 },
+  { tokens: 512, attentions: 3 },
+  { tokens: 1024, attentions: 1 },
+];
+
+/**
+ * The profile with what steps take beyond their parts: kernels that a host's threads interrupt, ranks that wait for one whose host
+ * is late, compilation and garbage collection. All ranks take steps and exchange keys at each attention. What they take longer than
+ * the profile gives is divided into a share of the kernels (`cores.efficiency`), a part of each step (`stepOverhead`), and of each
+ * operation (`enqueue`).
+ */
+export async function correctBySteps(
+  measured: MeasuredRanks,
+  profile: Profile,
+  common: Pick<StepShape, "dtype" | "numHeads" | "headDim">,
+): Promise<Profile> {
+  const shapes = sizes.map((size): StepShape => ({ ...common, ...size }));
+  const parts = shapes.map((shape) => partsOfStep(shape, profile));
+  const ranksPerCore = Math.max(1, measured.contexts[0]!.size / profile.cores!.perNode);
+  const timings = await timeSteps(measured, shapes);
+  const { efficiency = 1 } = profile.cores!;
+  const excess = parts.map(({ other, host, waits }, i) =>
+    median(timings[i]!.map(({ step, attend }) => step - ranksPerCore * ((attend + other) / efficiency + host) - waits)),
+  );
+  const { factors } = leastSquares(
+    parts.map(({ other, operations }, i) => {
+      const attend = median(timings[i]!.map((timing) => timing.attend));
+      return [attend + other, GAPS_PER_STEP, operations].map((column) => ranksPerCore * column);
+    }),
+    excess.map((seconds) => Math.max(0, seconds)),
+    timings.map((each) => median(each.map(({ step }) => step))),
+  );
+  const [share, perStep, perOperation] = factors as [number, number, number];
+  return {
+    ...profile,
+    enqueue: profile.enqueue + perOperation,
+    stepOverhead: (profile.stepOverhead ?? 0) + perStep,
+    cores: { ...profile.cores!, efficiency: 1 / (1 / efficiency + share) },
+  };
+}
+
+/** A run has one pause between steps less than it has steps. */
+const GAPS_PER_STEP = (STEPS - 1) / STEPS;
+
+/** What a step takes besides its attention kernels, in seconds of a rank that has a core to itself. */
+interface StepParts {
+  readonly operations: number;
+  /** Other kernels and messages. */
+  readonly other: number;
+  readonly host: number;
+  /** Seconds in which no core works. */
+  readonly waits: number;
+}
+
+function partsOfStep(shape: StepShape, profile: Profile): StepParts {
+  const recorded = recordStep(shape);
+  const { enqueue, stepOverhead = 0, cores } = profile;
+  const { latency, bandwidth } = profile.links["intra-node"];
+  const { attentions } = shape;
+  const [rank] = simulate(recorded, { ...profile, cores: undefined }).ranks;
+  const kernels = rank!.events.filter(({ name }) => !name.startsWith("attend"));
+  const message = (2 * exchangedBytes(shape)) / bandwidth;
+  const exchange = 2;
+  const operations = attentions * (countOperations(recorded.ranks[0]!) + exchange);
+  return {
+    operations,
+    other: attentions * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + message),
+    host: operations * enqueue + GAPS_PER_STEP * stepOverhead,
+    waits: attentions * (latency + (cores!.wait ?? 0)),
+  };
+}
+
+/** Seconds of a step on all ranks at once, and of its attention kernels on a rank that has a core to itself, right before. */
+interface StepTiming {
+  readonly attend: number;
+  readonly step: number;
+}
+
+async function timeSteps(measured: MeasuredRanks, shapes: readonly StepShape[]): Promise<readonly StepTiming[][]> {
+  const { contexts, repetitions } = measured;
+  const tiles = shapes.map(attentionTiles);
+  const operands = contexts.map((ctx) => new TileOperands(ctx, tiles.flat()));
+  const steps = contexts.map((ctx) => shapes.map((shape) => new LocalSteps(ctx, shape)));
+  const timings = shapes.map((): StepTiming[] => []);
+  try {
+    // The first round warms up.
+    for (let round = 0; round <= repetitions; round++) {
+      for (const [i, { attentions }] of shapes.entries()) {
+        let attend = 0;
+        for (const tile of tiles[i]!) attend += attentions * (await timeTile(measured, operands, tile));
+        const step = (await timeRun(contexts, (ctx) => steps[contexts.indexOf(ctx)]![i]!)) / STEPS;
+        if (round > 0) timings[i]!.push({ attend, step });
+      }
+    }
+    return timings;
+  } finally {
+    for (const each of [...steps.flat(), ...operands]) each[Symbol.dispose]();
+  }
+}
+
+/** The kernels of an attention, forward and backward. */
+function attentionTiles({ tokens, numHeads, headDim, dtype }: StepShape): readonly TileShape[] {
+  return (["attend", "attendBackward"] as const).map((kind) => ({
+    ...{ kind, dtype, numHeads, headDim },
+    ...{ rows: tokens, keys: tokens },
+  }));
+}
+
+async function timeRun(contexts: readonly Context[], stepsOf: (ctx: Context) => LocalSteps): Promise<number> {
+  for (const { world } of contexts) world.barrier().wait();
+  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+  const spans = await runOnAllRanks(contexts, (ctx) => stepsOf(ctx).runTogether(STEPS));
+  return await hostUnion(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
+}
