@@ -20,8 +20,8 @@ export { broadcastSteps } from "./backend/broadcast-steps.ts";
 export { maskKinds, maskKindsLength } from "./backend/mask-kinds.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";
 export { measureArrangement, measureBackend } from "./backend/measure.ts";
+export { type Arrangement, arrangementOptions } from "./suite-options.ts";
 export {
-  type Arrangement,
   backendTrials,
   type Extents,
   formatMesh,

@@ -53,11 +53,15 @@ export const byParameter: Readonly<Record<string, (fixture: Fixture) => unknown>
   options: () => ({}),
 };
 
+const arrangement = { mesh: { sp: 2 }, axes: ["sp"], backend: ring() };
+const suite = { makeWorld: async () => [], arrangements: [arrangement] };
+const backendSuiteOptions = { makeWorld: suite.makeWorld, backend: (axis: string) => ring({ axis }) };
+
 /** By the name of a function, or of a class and a method: where parameters alone do not state it. */
 export const byName: Readonly<Record<string, Arguments>> = {
   // core: tensors and operations
-  fromArray: ({ ctx }) => [ctx, [1, 2, 3, 4], [2, 2], "float32"],
-  full: ({ ctx }) => [ctx, [2, 2], 1, "float32"],
+  fromArray: ({ ctx }) => [ctx, [1, 2, 3, 4], [2, 2], { dtype: "float32" }],
+  full: ({ ctx }) => [ctx, [2, 2], 1, { dtype: "float32" }],
   randn: ({ ctx }) => [ctx, [2, 2], { seed: 1, stream: 1, std: 1 }],
   rand: ({ ctx }) => [ctx, [2, 2], { seed: 1, low: 0, high: 1 }],
   scale: ({ tensor }) => [tensor(2, 4), 2],
@@ -84,6 +88,22 @@ export const byName: Readonly<Record<string, Arguments>> = {
     },
   ],
   preserveVersion: ({ tensor }) => [[tensor(2)], () => 1],
+  // conformance: suites are opened, and none of their cases is run
+  agreementSuite: () => [backendSuiteOptions],
+  validationSuite: () => [{ ...backendSuiteOptions, nest: (axis: string) => ring({ axis }), sharded: ["queries"] }],
+  alongOneAxis: () => [(axis: string) => ring({ axis }), [1, 2]],
+  backendSuite: () => [{ ...suite, dtypes: ["float32"], coverage: "pairs", extents: [{ queries: 4, keys: 4 }] }],
+  batchSuite: () => [{ ...suite, dtypes: ["bfloat16"] }],
+  moduleSuite: () => [suite],
+  variantSuite: () => [suite],
+  leakCase: () => [{ makeWorld: suite.makeWorld, arrangement, steps: 5 }],
+  broadcastSteps: () => ["node", ring()],
+  collectivesSuite: () => [suite.makeWorld, { sizes: [2] }],
+  failureSuite: () => [suite.makeWorld, { lateNotice: true }],
+  deviceSuite: () => [() => cpu({ threads: 1 }), { clockError: 1 }],
+  processSuite: () => [{ script: "rank.js", openJob: async () => ({}), sizes: [2], noticeSeconds: 1 }],
+  RankProcesses: () => [{ script: "rank.js", openJob: async () => ({}) }],
+  "arrangementOptions.parse": () => [arrangement, "test"],
   // core: sizes, layouts, masks
   broadcastShapes: () => [[2, 1], [1, 4], "test"],
   checkViewBounds: () => [{ shape: [2, 2], strides: [2, 1], offset: 0 }, 4],

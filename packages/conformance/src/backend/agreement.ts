@@ -14,16 +14,23 @@ import {
   striped,
   type Tensor,
   zeros,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { checkMessage, waitForError, expectError, openTestWorld } from "../failures/test-world.ts";
 import type { MakeWorld } from "../world.ts";
+import { makeBackendOption, makeWorldOption } from "../suite-options.ts";
 
-export interface AgreementSuiteOptions {
-  readonly makeWorld: MakeWorld;
+export const agreementSuiteOptions = defineOptions("agreementSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
   /** Makes the backend along an axis. */
-  readonly backend: (axis: string) => AttentionBackend;
-}
+  backend: makeBackendOption,
+});
+/** What ranks that disagree are tried on. */
+export type AgreementSuiteOptions = OptionsOf<typeof agreementSuiteOptions>;
 
 /** What a rank passes to attention; its shard has 4 rows, whatever it is. */
 interface AgreementOptions {
@@ -152,7 +159,8 @@ const disagreements: readonly RankDisagreement[] = [
  * await cases.find(({ name }) => name === "mismatched scales are reported on every rank")!.run();
  * ```
  */
-export function agreementSuite(options: AgreementSuiteOptions): Case[] {
+export function agreementSuite(given: AgreementSuiteOptions): Case[] {
+  const options = agreementSuiteOptions.parse(given);
   return [
     ...disagreements.map((difference) => ({
       name: `${difference.title} are reported on every rank`,

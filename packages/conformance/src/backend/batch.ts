@@ -9,6 +9,9 @@ import {
   masks,
   type Slice,
   type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
 import { type Case, check, checkClose } from "../check.ts";
@@ -22,7 +25,8 @@ import { type MaskTrial, maskTrials } from "./masks.ts";
 import { measureBackend } from "./measure.ts";
 import { headsFirst, listPositions, takeRows } from "./shard.ts";
 import type { Trial } from "./trial.ts";
-import { type Arrangement, formatMesh, placements, meshSize } from "./trials.ts";
+import { formatMesh, placements, meshSize } from "./trials.ts";
+import { type Arrangement, arrangementsOption, dtypesOption, makeWorldOption } from "../suite-options.ts";
 
 // Batches whose samples see different keys: masks of their own, or sequences padded to one length.
 
@@ -144,12 +148,16 @@ export function batchTrials(
   });
 }
 
-export interface BatchSuiteOptions {
-  readonly makeWorld: MakeWorld;
-  readonly arrangements: readonly Arrangement[];
-  /** Default: float32 and bfloat16. */
-  readonly dtypes?: readonly DType[];
-}
+export const batchSuiteOptions = defineOptions("batchSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
+  /** What to try: Arrangements of any size. */
+  arrangements: arrangementsOption,
+  /** What to try. Default ["float32", "bfloat16"]. */
+  dtypes: dtypesOption,
+});
+/** What batches are tried on. */
+export type BatchSuiteOptions = OptionsOf<typeof batchSuiteOptions>;
 
 /**
  * What a backend must do with batches whose samples see different keys: forward and all gradients as exact as one device, for
@@ -168,14 +176,15 @@ export interface BatchSuiteOptions {
  * ```
  */
 export function batchSuite(options: BatchSuiteOptions): Case[] {
-  return options.arrangements.flatMap((arrangement) => {
+  const parsed = batchSuiteOptions.parse(options);
+  return parsed.arrangements.flatMap((arrangement) => {
     const title = `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}`;
     return [
       {
         name: `${title}: masks and lengths of each sample, as exact as one device`,
-        run: () => checkExact(options, arrangement),
+        run: () => checkExact(parsed, arrangement),
       },
-      { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(options, arrangement) },
+      { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(parsed, arrangement) },
     ];
   });
 }

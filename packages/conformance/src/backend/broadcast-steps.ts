@@ -3,7 +3,9 @@ import {
   type AttentionCall,
   type Context,
   blockwise,
+  expectValue,
   type KvShard,
+  option,
   spansLength,
   zeros,
 } from "@mosaic/core";
@@ -20,6 +22,9 @@ import {
  * ```
  */
 export function broadcastSteps(axis: string, inner: AttentionBackend): AttentionBackend {
+  expectValue("broadcastSteps: axis", typeof axis === "string", "the name of an axis", axis);
+  const kind = option.backend();
+  expectValue("broadcastSteps: inner", kind.accepts(inner), kind.expected, inner);
   const listCoordinates = (ctx: Context, { from }: KvShard) =>
     ctx.mesh.group(axis).ranks.map((_, source) => ({ ...from, [axis]: source }));
 

@@ -11,7 +11,8 @@ import {
 import { expectedFor, runLocalAttention, type AttentionNumbers, runBackendOnRank, positionsOfRank } from "./attend.ts";
 import { perturbContext } from "../perturb/group.ts";
 import { type Reference, getReference, type Trial } from "./trial.ts";
-import { type Arrangement, backendTrials, placements } from "./trials.ts";
+import { backendTrials, placements } from "./trials.ts";
+import type { Arrangement } from "../suite-options.ts";
 
 const names = ["out", "lse", "dq", "dk", "dv"] as const;
 

@@ -1,4 +1,4 @@
-import type { AttentionBackend, DType } from "@mosaic/core";
+import { type AttentionBackend, type DType, expectValue, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkTrials, type Measurement } from "../measure/gate.ts";
@@ -6,7 +6,6 @@ import { type MakeWorld, onWorld } from "../world.ts";
 import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
 import { measureBackend } from "./measure.ts";
 import {
-  type Arrangement,
   backendTrials,
   type Extents,
   formatMesh,
@@ -15,29 +14,46 @@ import {
   sequenceIndex,
   countSequences,
 } from "./trials.ts";
+import {
+  type Arrangement,
+  arrangementsOption,
+  dtypesOption,
+  makeBackend,
+  makeBackendOption,
+  makeWorldOption,
+  worldSizes,
+} from "../suite-options.ts";
 
-export interface BackendSuiteOptions {
-  readonly makeWorld: MakeWorld;
+const isExtents = (value: unknown): value is Extents =>
+  typeof value === "object" && value !== null && "queries" in value && "keys" in value;
+
+export const backendSuiteOptions = defineOptions("backendSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
   /** What to try: usually several world sizes, odd ones too, and some nesting. */
-  readonly arrangements: readonly Arrangement[];
-  /** Default: float32 and bfloat16. */
-  readonly dtypes?: readonly DType[];
+  arrangements: arrangementsOption,
+  /** What to try. Default ["float32", "bfloat16"]. */
+  dtypes: dtypesOption,
   /** Lengths of the sequences. Default: as irregular as can be. */
-  readonly extents?: readonly Extents[];
+  extents: option.array(option.custom("{ queries, keys }", isExtents), { optional: true }),
   /**
    * "all": every mask on every arrangement by every placement in every dtype. "pairs": half of these, so that each mask
    * meets each placement, each arrangement and each dtype at least once; of two dtypes, each mask meets each placement on
    * each arrangement in one. Default "all".
    */
-  readonly coverage?: "all" | "pairs";
-}
+  coverage: option.oneOf(["all", "pairs"], { default: "all" }),
+});
+/** What a backend is tried on. */
+export type BackendSuiteOptions = OptionsOf<typeof backendSuiteOptions>;
 
 /** A backend along one axis, for worlds of some sizes. */
 export function alongOneAxis(
   backend: (axis: string) => AttentionBackend,
   sizes: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8],
 ): Arrangement[] {
-  return sizes.map((sp) => ({ mesh: { sp }, axes: ["sp"], backend: backend("sp") }));
+  expectValue("alongOneAxis: backend", makeBackendOption.accepts(backend), makeBackendOption.expected, backend);
+  expectValue("alongOneAxis: sizes", worldSizes.accepts(sizes), worldSizes.expected, sizes);
+  return sizes.map((sp) => ({ mesh: { sp }, axes: ["sp"], backend: makeBackend("alongOneAxis", backend, "sp") }));
 }
 
 /**
@@ -59,7 +75,8 @@ export function alongOneAxis(
  * await cases[0]!.run();
  * ```
  */
-export function backendSuite({ dtypes = ["float32", "bfloat16"], coverage, ...options }: BackendSuiteOptions): Case[] {
+export function backendSuite(given: BackendSuiteOptions): Case[] {
+  const { dtypes, coverage, ...options } = backendSuiteOptions.parse(given);
   return options.arrangements.flatMap((arrangement, i) => [
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {

@@ -11,14 +11,8 @@ import {
 import { check } from "../check.ts";
 import { integer, uniforms } from "../oracle/numbers.ts";
 import { maskTrials } from "./masks.ts";
+import type { Arrangement } from "../suite-options.ts";
 import { extremeValues, type Trial, type ValueTransform } from "./trial.ts";
-
-/** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
-export interface Arrangement {
-  readonly mesh: Coordinate;
-  readonly axes: readonly string[];
-  readonly backend: AttentionBackend;
-}
 
 export interface TrialOptions {
   readonly placement: Placement;

@@ -17,19 +17,28 @@ import {
   type Slice,
   type Span,
   type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
+import { makeBackend, makeBackendOption, makeWorldOption } from "../suite-options.ts";
 
-export interface ValidationSuiteOptions {
-  readonly makeWorld: MakeWorld;
+type Nest = (axis: string, inner: AttentionBackend) => AttentionBackend;
+
+export const validationSuiteOptions = defineOptions("validationSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
   /** Makes the backend along an axis. */
-  readonly backend: (axis: string) => AttentionBackend;
-  /** Makes it around an inner backend. Absent: it takes none. */
-  readonly nest?: (axis: string, inner: AttentionBackend) => AttentionBackend;
-  /** The sequences that must be sharded along the axis. Default: both. */
-  readonly sharded?: readonly ("queries" | "keys")[];
-}
+  backend: makeBackendOption,
+  /** Makes it around an inner backend. Default: it takes none. */
+  nest: option.custom("a function (axis, inner) that makes a backend", option.isFunction<Nest>, { optional: true }),
+  /** The sequences that must be sharded along the axis. Default ["queries", "keys"]. */
+  sharded: option.array(option.oneOf(["queries", "keys"]), { default: ["queries", "keys"] }),
+});
+/** What wrong calls are tried on. */
+export type ValidationSuiteOptions = OptionsOf<typeof validationSuiteOptions>;
 
 /** Tensors of a call on two ranks that have 5 of 10 tokens each. */
 const operandShapes = {
@@ -91,14 +100,14 @@ interface InvalidCall {
  * ```
  */
 export function validationSuite(options: ValidationSuiteOptions): Case[] {
-  const { makeWorld, backend, sharded = ["queries", "keys"] } = options;
+  const { makeWorld, backend, sharded, nest } = validationSuiteOptions.parse(options);
   const mistakes = [
     invalidAxis(backend),
     ...sharded.flatMap(invalidSequences),
     ...invalidInputs(),
     ...(["attend", "attendBackward"] as const).flatMap((pass) => [...invalidStates(pass), ...disposedTensors(pass)]),
   ];
-  const { name } = backend("sp");
+  const { name } = makeBackend("validationSuite", backend, "sp");
   return [
     ...mistakes.map((invalid) => ({
       name: `${name}, ${invalid.pass}: ${invalid.title} is rejected on every rank before anything is sent`,

@@ -7,6 +7,9 @@ import {
   layoutOf,
   masks,
   type Tensor,
+  defineOptions,
+  option,
+  type OptionsOf,
 } from "@mosaic/core";
 import { type Case, magnitude } from "../check.ts";
 import { perturbContext, poisonMemory } from "../perturb/group.ts";
@@ -25,7 +28,8 @@ import { pairwise } from "../pairwise.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
 import { headsFirst, listPositions, takeRows } from "./shard.ts";
-import { type Arrangement, formatMesh, meshSize, placements } from "./trials.ts";
+import { formatMesh, meshSize, placements } from "./trials.ts";
+import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-options.ts";
 
 // Variants of attention, through `attention` and its backward: on some ranks, and on one device in one piece.
 
@@ -256,10 +260,14 @@ async function measureVariant(
   return { trial: prepared.name, results: Object.fromEntries(results), lse: magnitude(prepared.lse) };
 }
 
-export interface VariantSuiteOptions {
-  readonly makeWorld: MakeWorld;
-  readonly arrangements: readonly Arrangement[];
-}
+export const variantSuiteOptions = defineOptions("variantSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
+  /** What to try: Arrangements of any size. */
+  arrangements: arrangementsOption,
+});
+/** What variants are tried on. */
+export type VariantSuiteOptions = OptionsOf<typeof variantSuiteOptions>;
 
 /**
  * What a backend must do with variants of attention: sinks, softcap, ALiBi slopes, dropout and values of another head size, and all of them at once.
@@ -278,7 +286,8 @@ export interface VariantSuiteOptions {
  * await cases[1]!.run();
  * ```
  */
-export function variantSuite({ makeWorld, arrangements }: VariantSuiteOptions): Case[] {
+export function variantSuite(options: VariantSuiteOptions): Case[] {
+  const { makeWorld, arrangements } = variantSuiteOptions.parse(options);
   const trials = variantTrials(arrangements.length);
   return arrangements.map((arrangement, i) => ({
     name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} variants of attention, as accurate as on one device`,

@@ -1,4 +1,4 @@
-import type { DType, ProcessGroup, ReduceOp } from "@mosaic/core";
+import { type DType, type ProcessGroup, type ReduceOp, defineOptions, type OptionsOf } from "@mosaic/core";
 import { concatenate } from "../backend/shard.ts";
 import { type Case, checkEqual } from "../check.ts";
 import { roundTo } from "../oracle/numbers.ts";
@@ -17,6 +17,7 @@ import {
   sumOfCounts,
   rankValues,
 } from "./tensors.ts";
+import { checkMakeWorld, worldSizes } from "../suite-options.ts";
 
 const ops: readonly ReduceOp[] = ["sum", "mean", "max"];
 
@@ -70,10 +71,12 @@ function expectedReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype:
   });
 }
 
-export interface CollectivesSuiteOptions {
+export const collectivesSuiteOptions = defineOptions("collectivesSuite", {
   /** Numbers of ranks to try. Default: 1, 2, 3, 4 and 7; of groupCast and groupReduce 1 to 8. */
-  readonly sizes?: readonly number[];
-}
+  sizes: worldSizes,
+});
+/** How much is tried. */
+export type CollectivesSuiteOptions = OptionsOf<typeof collectivesSuiteOptions>;
 
 /**
  * What every implementation of collectives must do: each operation against its definition, to the last bit, for all
@@ -89,7 +92,9 @@ export interface CollectivesSuiteOptions {
  * await cases.find(({ name }) => name === "allGather, float32, 2 ranks")!.run();
  * ```
  */
-export function collectivesSuite(makeWorld: MakeWorld, { sizes }: CollectivesSuiteOptions = {}): Case[] {
+export function collectivesSuite(makeWorld: MakeWorld, options?: CollectivesSuiteOptions): Case[] {
+  checkMakeWorld("collectivesSuite", makeWorld);
+  const { sizes } = collectivesSuiteOptions.parse(options);
   const collectives = (sizes ?? [1, 2, 3, 4, 7]).flatMap((size) => [
     ...messageCases(makeWorld, size),
     ...gatherCases(makeWorld, size),

@@ -1,4 +1,4 @@
-import type { DType } from "@mosaic/core";
+import { type DType, expectValue, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
 import { attentionCases } from "./attention.ts";
@@ -17,12 +17,24 @@ import { schemaCases } from "./schema.ts";
 import { streamCases, traceCases } from "./streams.ts";
 import { trainingCases } from "./training.ts";
 
-export interface DeviceSuiteOptions {
-  /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. */
-  readonly attentionTolerance?: Readonly<Record<DType, number>>;
+const tolerance = option.number({ above: 0 });
+export const attentionToleranceOptions = defineOptions("attentionTolerance", {
+  /** Of float32 inputs. */
+  float32: tolerance,
+  /** Of bfloat16 inputs. */
+  bfloat16: tolerance,
+  /** Of float16 inputs. */
+  float16: tolerance,
+});
+
+export const deviceSuiteOptions = defineOptions("deviceSuite", {
+  /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. Default: what rounding explains. */
+  attentionTolerance: option.nested(attentionToleranceOptions, { optional: true, expected: "a number by dtype" }),
   /** Nanoseconds by which the traces of two devices may be apart: those whose clock is not the host's. Default 0. */
-  readonly clockError?: number;
-}
+  clockError: option.number({ min: 0, default: 0 }),
+});
+/** What devices may differ in. */
+export type DeviceSuiteOptions = OptionsOf<typeof deviceSuiteOptions>;
 
 /**
  * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
@@ -37,7 +49,9 @@ export interface DeviceSuiteOptions {
  * await cases.find(({ name }) => name === "softmax, float32")!.run();
  * ```
  */
-export function deviceSuite(make: MakeDevice, { attentionTolerance, clockError = 0 }: DeviceSuiteOptions = {}): Case[] {
+export function deviceSuite(make: MakeDevice, options?: DeviceSuiteOptions): Case[] {
+  expectValue("deviceSuite: make", typeof make === "function", "a function that makes a device", make);
+  const { attentionTolerance, clockError } = deviceSuiteOptions.parse(options);
   const makePoisoned = () => poisonMemory(make());
   return [
     ...memoryCases(make),

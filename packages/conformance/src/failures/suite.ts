@@ -1,4 +1,13 @@
-import { type Context, type Device, DeviceError, fromArray, PeerLostError } from "@mosaic/core";
+import {
+  type Context,
+  type Device,
+  DeviceError,
+  fromArray,
+  PeerLostError,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
 import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { deadlineCases } from "./deadlines.ts";
@@ -6,15 +15,18 @@ import { shutdownCases } from "./shutdown.ts";
 import { mismatchCases } from "./mismatches.ts";
 import { recordedCallCases } from "./recorded-calls.ts";
 import { expectError, openTestWorld, readOutcome } from "./test-world.ts";
+import { checkMakeWorld } from "../suite-options.ts";
 
-export interface FailureSuiteOptions {
+export const failureSuiteOptions = defineOptions("failureSuite", {
   /**
    * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and fail after they have
-   * read: calls that differ, but move as many bytes; a message to a rank that has left. Default false: the next
-   * read fails.
+   * read: calls that differ, but move as many bytes; a message to a rank that has left. If not, the next read fails.
+   * Default false.
    */
-  readonly lateNotice?: boolean;
-}
+  lateNotice: option.boolean({ default: false }),
+});
+/** What implementations may differ in. */
+export type FailureSuiteOptions = OptionsOf<typeof failureSuiteOptions>;
 
 /**
  * What every implementation of collectives must do when something goes wrong among ranks of one process: calls that differ
@@ -35,7 +47,9 @@ export interface FailureSuiteOptions {
  * await cases.find(({ name }) => name === "different shapes: the error has both ranks with their shapes, on every rank")!.run();
  * ```
  */
-export function failureSuite(makeWorld: MakeWorld, { lateNotice = false }: FailureSuiteOptions = {}): Case[] {
+export function failureSuite(makeWorld: MakeWorld, options?: FailureSuiteOptions): Case[] {
+  checkMakeWorld("failureSuite", makeWorld);
+  const { lateNotice } = failureSuiteOptions.parse(options);
   return [
     ...mismatchCases(makeWorld, lateNotice),
     ...recordedCallCases(makeWorld),

@@ -1,24 +1,38 @@
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { type Context, masks, MultiAxisAttention, reduceGradients } from "@mosaic/core";
-import { type Arrangement, formatMesh, meshSize } from "../backend/trials.ts";
+import {
+  type Context,
+  masks,
+  MultiAxisAttention,
+  reduceGradients,
+  defineOptions,
+  option,
+  type OptionsOf,
+} from "@mosaic/core";
+import { formatMesh, meshSize } from "../backend/trials.ts";
 import { type Case, check } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
+import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-options.ts";
 
-export interface LeakOptions {
-  readonly makeWorld: MakeWorld;
-  readonly arrangement: Arrangement;
-  /** Forward and backward steps. Default 10 000, of which the first fifth may still fill caches. */
-  readonly steps?: number;
-}
+export const leakOptions = defineOptions("leakCase", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
+  /** An Arrangement: of what to train. */
+  arrangement: arrangementOption,
+  /** Forward and backward steps, of which the first fifth may still fill caches. Default 10000. */
+  steps: option.integer({ min: 1, default: 10_000 }),
+});
+/** What is trained, and for how long. */
+export type LeakOptions = OptionsOf<typeof leakOptions>;
 
 /** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe, even at their least. */
 const RESIDENT_SLACK = 24 << 20;
 const NUM_SAMPLES = 10;
 
 /** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
-export function leakCase({ makeWorld, arrangement, steps = 10_000 }: LeakOptions): Case {
+export function leakCase(options: LeakOptions): Case {
+  const { makeWorld, arrangement, steps } = leakOptions.parse(options);
   const { mesh, backend } = arrangement;
   return {
     name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} release all memory`,

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { type Context, local } from "@mosaic/core";
 import { concatenate, takeRows } from "../backend/shard.ts";
-import { type Arrangement, sequenceIndex, countSequences } from "../backend/trials.ts";
+import { sequenceIndex, countSequences } from "../backend/trials.ts";
 import {
   type ErrorSum,
   errorSum,
@@ -13,6 +13,7 @@ import {
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
 import { makeInput, type ModuleResult, type ModuleTrial, type SequenceShare, rankPositions, runStep } from "./trial.ts";
+import type { Arrangement } from "../suite-options.ts";
 
 const gradientNames = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
 type GradientName = (typeof gradientNames)[number];

@@ -1,16 +1,21 @@
-import { type Arrangement, formatMesh, meshSize } from "../backend/trials.ts";
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { formatMesh, meshSize } from "../backend/trials.ts";
 import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { measureModule, runOnOneDevice } from "./measure.ts";
 import { type ModuleTrial, moduleTrials } from "./trial.ts";
+import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-options.ts";
 
-export interface ModuleSuiteOptions {
-  readonly makeWorld: MakeWorld;
-  /** Axes of the mesh beside those of the sequence must be "dp". */
-  readonly arrangements: readonly Arrangement[];
-}
+export const moduleSuiteOptions = defineOptions("moduleSuite", {
+  /** Opens the worlds. */
+  makeWorld: makeWorldOption,
+  /** What to try: axes of the mesh beside those of the sequence must be "dp". */
+  arrangements: arrangementsOption,
+});
+/** What modules are tried on. */
+export type ModuleSuiteOptions = OptionsOf<typeof moduleSuiteOptions>;
 
 /**
  * MultiAxisAttention over a backend equals MultiAxisAttention on one device: forward, dx and every parameter's gradient
@@ -29,7 +34,8 @@ export interface ModuleSuiteOptions {
  * await moduleSuite({ makeWorld, arrangements: [arrangement] })[0]!.run();
  * ```
  */
-export function moduleSuite({ makeWorld, arrangements }: ModuleSuiteOptions): Case[] {
+export function moduleSuite(options: ModuleSuiteOptions): Case[] {
+  const { makeWorld, arrangements } = moduleSuiteOptions.parse(options);
   return arrangements.flatMap((arrangement) =>
     moduleTrials().map((trial) => ({
       name: `MultiAxisAttention, ${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trial.name}`,

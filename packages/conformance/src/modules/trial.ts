@@ -9,10 +9,11 @@ import {
   reduceGradients,
 } from "@mosaic/core";
 import { listPositions, takeRows } from "../backend/shard.ts";
-import { type Arrangement, placements } from "../backend/trials.ts";
+import { placements } from "../backend/trials.ts";
 import type { MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import type { ModuleParameters, ModuleSizes } from "./oracle.ts";
+import type { Arrangement } from "../suite-options.ts";
 
 /** A MultiAxisAttention, and its input sequences. */
 export interface ModuleTrial {

@@ -1,3 +1,4 @@
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
@@ -10,12 +11,14 @@ export interface Job extends AsyncDisposable {
 }
 
 /** Ranks that are processes: what they run, and their rendezvous. */
-export interface RankProgram {
+export const rankProgramOptions = defineOptions("RankProcesses", {
   /** The module that each rank runs, as Node loads it: it calls `runRank`. */
-  readonly script: string;
+  script: option.string(),
   /** Opens the rendezvous. */
-  readonly openJob: (size: number) => Promise<Job>;
-}
+  openJob: option.custom("a function (size) that opens a job", option.isFunction<(size: number) => Promise<Job>>),
+});
+/** What each rank runs. */
+export type RankProgram = OptionsOf<typeof rankProgramOptions>;
 
 /** Added to this process's environment. */
 export type Environment = Readonly<Record<string, string>>;
@@ -43,7 +46,7 @@ export class RankProcesses implements AsyncDisposable {
   readonly #jobs: Job[] = [];
 
   constructor(program: RankProgram) {
-    this.#program = program;
+    this.#program = rankProgramOptions.parse(program);
   }
 
   async openJob(size: number): Promise<Job> {

@@ -1,17 +1,32 @@
+import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { checkMessage } from "../failures/test-world.ts";
 import { checkFailed, rankFailureCases } from "./rank-failures.ts";
-import { processCase, type RankProcess, type RankProcesses, type RankProgram } from "./processes.ts";
+import {
+  processCase,
+  type RankProcess,
+  type RankProcesses,
+  type RankProgram,
+  rankProgramOptions,
+} from "./processes.ts";
 import { scenarioVariables } from "./run-rank.ts";
 
-export interface ProcessSuiteOptions extends RankProgram {
-  /** Numbers of processes that run all of `collectivesSuite`. Default: 2 and 3. */
-  readonly sizes?: readonly number[];
-  /** Seconds within which the others must fail after a rank died. Default 2, for machines that are busy. */
-  readonly noticeSeconds?: number;
-  /** What the message of a rendezvous that timed out without rank 0 contains, besides. */
-  readonly withoutRankZero?: RegExp;
-}
+const isRegExp = (value: unknown): value is RegExp => value instanceof RegExp;
+
+export const processSuiteOptions = defineOptions("processSuite", {
+  /** The module that each rank runs, as Node loads it: it calls `runRank`. */
+  script: rankProgramOptions.fields.script,
+  /** Opens the rendezvous. */
+  openJob: rankProgramOptions.fields.openJob,
+  /** Numbers of processes that run all of `collectivesSuite`. Default [2, 3]. */
+  sizes: option.array(option.integer({ min: 1 }), { default: [2, 3] }),
+  /** Seconds within which the others must fail after a rank died; busy machines take more than idle ones. Default 2. */
+  noticeSeconds: option.number({ above: 0, default: 2 }),
+  /** What the message of a rendezvous that timed out without rank 0 contains, besides. Default /rank 0/. */
+  withoutRankZero: option.custom("a RegExp", isRegExp, { default: /rank 0/ }),
+});
+/** What processes are tried with. */
+export type ProcessSuiteOptions = OptionsOf<typeof processSuiteOptions>;
 
 /**
  * What every implementation of collectives must do for ranks that are processes of their own: all of `collectivesSuite`; name
@@ -31,12 +46,8 @@ export interface ProcessSuiteOptions extends RankProgram {
  * await cases.find(({ name }) => name === "a rank that throws")!.run();
  * ```
  */
-export function processSuite({
-  sizes = [2, 3],
-  noticeSeconds = 2,
-  withoutRankZero = /rank 0/,
-  ...program
-}: ProcessSuiteOptions): Case[] {
+export function processSuite(options: ProcessSuiteOptions): Case[] {
+  const { sizes, noticeSeconds, withoutRankZero, ...program } = processSuiteOptions.parse(options);
   return [...rendezvousCases(program, { sizes, withoutRankZero }), ...rankFailureCases(program, { noticeSeconds })];
 }
 

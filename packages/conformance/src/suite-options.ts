@@ -1,0 +1,55 @@
+import { type AttentionBackend, defineOptions, expectValue, option, type OptionsOf } from "@mosaic/core";
+import type { MakeWorld } from "./world.ts";
+
+// What suites have in common. Suites check their options when they are called: a case that fails later would not name them.
+
+const MAKE_WORLD = "a function (size, options) that opens a world";
+
+/** Opens the worlds that the cases run on. */
+export const makeWorldOption = option.custom(MAKE_WORLD, option.isFunction<MakeWorld>);
+
+/** Throws an OptionError unless it is a function. */
+export function checkMakeWorld(where: string, makeWorld: unknown): asserts makeWorld is MakeWorld {
+  expectValue(`${where}: makeWorld`, typeof makeWorld === "function", MAKE_WORLD, makeWorld);
+}
+
+/** Makes the backend along an axis. */
+export const makeBackendOption = option.custom(
+  "a function (axis) that makes a backend",
+  option.isFunction<(axis: string) => AttentionBackend>,
+);
+
+/**
+ * The backend that a function makes along an axis.
+ *
+ * @throws OptionError if it makes none.
+ */
+export function makeBackend(where: string, make: (axis: string) => AttentionBackend, axis: string): AttentionBackend {
+  const backend: unknown = make(axis);
+  const kind = option.backend();
+  expectValue(`${where}: backend("${axis}")`, kind.accepts(backend), kind.expected, backend);
+  return backend as AttentionBackend;
+}
+
+export const arrangementOptions = defineOptions("Arrangement", {
+  /** Lengths of the axes by name. */
+  mesh: option.meshShape(),
+  /** The axes that the sequence is sharded along. */
+  axes: option.array(option.string()),
+  /** The backend for them. */
+  backend: option.backend(),
+});
+/** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
+export type Arrangement = OptionsOf<typeof arrangementOptions>;
+
+export const arrangementOption = option.nested(arrangementOptions, {
+  expected: "an Arrangement, such as { mesh: { sp: 2 }, axes: ['sp'], backend: ring() }",
+});
+/** What to try: usually several world sizes, odd ones too, and some nesting. */
+export const arrangementsOption = option.array(arrangementOption);
+
+/** What dtypes to try. */
+export const dtypesOption = option.array(option.dtype(), { default: ["float32", "bfloat16"] });
+
+/** Numbers of ranks. */
+export const worldSizes = option.array(option.integer({ min: 1 }), { optional: true });
