@@ -70,14 +70,12 @@ export function withTables(text, names) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const [options, names] = [process.argv.slice(2).filter((each) => each.startsWith("--")), process.argv.slice(2)];
-  const chosen = names.filter((each) => !each.startsWith("--"));
+  const caseNames = names.filter((each) => !each.startsWith("--"));
   const text = readFileSync(file, "utf8");
-  const now = withTables(text, chosen.length > 0 ? chosen : Object.keys(CASES));
+  const now = withTables(text, caseNames.length > 0 ? caseNames : Object.keys(CASES));
   if (!options.includes("--check")) writeFileSync(file, now);
   else if (now !== text) {
-    console.error(
-      "docs/backends.md: expected the figures that node scripts/backend-figures.mjs computes, received others",
-    );
+    console.error("docs/backends.md: the figures are out of date; run node scripts/backend-figures.mjs");
     process.exit(1);
   }
 }

@@ -20,12 +20,12 @@ const out = resolve(values.out ?? join(root, "build", `${name}.tar.gz`));
 
 const directory = mkdtempSync(join(tmpdir(), "mosaic-bundle-"));
 try {
-  const started = performance.now();
+  const startTime = performance.now();
   const notes = stage(root, join(directory, "mosaic"));
   for (const note of notes) console.log(`note: ${note}`);
   archive(directory, "mosaic", out);
   const size = statSync(out).size / MIB;
-  console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - started) / 1000).toFixed(0)} s`);
+  console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
   if (size > LIMIT_MIB) {
     console.error(`the archive is larger than ${LIMIT_MIB} MiB; what grew: tar -tvf ${out} | sort -k3 -n | tail`);
     process.exitCode = 1;

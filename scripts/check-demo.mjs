@@ -24,7 +24,7 @@ for (const backend of ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarc
 /** One run: what it prints as JSON, after a look at it and at its picture. */
 function demo(name, [command, ...first], options) {
   const svg = join(directory, `${name}.svg`);
-  const started = performance.now();
+  const startTime = performance.now();
   const run = spawnSync(command, [...first, "--svg", svg, "--json", ...options], {
     cwd: root,
     stdio: ["ignore", "pipe", name === "demo" ? "inherit" : "pipe"],
@@ -36,7 +36,7 @@ function demo(name, [command, ...first], options) {
   checkNumbers(name, summary);
   checkPicture(name, summary, options.includes("--svg") ? options[options.indexOf("--svg") + 1] : svg);
   const { ranks, tokens, errorRatio, bytesSent } = summary;
-  const took = ((performance.now() - started) / 1000).toFixed(1);
+  const took = ((performance.now() - startTime) / 1000).toFixed(1);
   console.log(
     `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, ${errorRatio.toFixed(2)} units apart, ${took} s`,
   );
@@ -51,8 +51,8 @@ function checkNumbers(name, summary) {
   if (!(seconds > 0)) fail(`${name}: seconds is ${seconds}`);
   if (!(bytesSent > 0 || ranks === 1)) fail(`${name}: bytesSent is ${bytesSent}`);
   // What was chosen automatically may be any nest: there is no formula for it.
-  const formula = summary.backend === "auto" ? bytesSentPlanned : bytesSentClosedForm;
-  if (bytesSent === formula && bytesSent === bytesSentPlanned) return;
+  const expectedBytesSent = summary.backend === "auto" ? bytesSentPlanned : bytesSentClosedForm;
+  if (bytesSent === expectedBytesSent && bytesSent === bytesSentPlanned) return;
   fail(`${name}: ${bytesSent} bytes were sent, by formula ${bytesSentClosedForm}, by plan ${bytesSentPlanned}`);
 }
 

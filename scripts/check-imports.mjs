@@ -150,5 +150,5 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkImports(root);
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log(`imports: ${packagesOf(root).length} packages in ${LAYERS.length} layers, no fault`);
+  console.log(`imports: ${packagesOf(root).length} packages in ${LAYERS.length} layers, no errors`);
 }

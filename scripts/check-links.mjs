@@ -57,7 +57,7 @@ function missingAnchors(root, document, prose) {
       const file = existsSync(at) && statSync(at).isDirectory() ? join(at, "README.md") : at;
       return file.endsWith(".md") && existsSync(file) && !anchorsOf(readFileSync(file, "utf8")).has(anchor);
     })
-    .map((link) => `${document} names ${link}, whose heading is not there`);
+    .map((link) => `${document}: link ${link} has no matching heading`);
 }
 
 function findMissingFiles(root, document, text) {

@@ -135,10 +135,10 @@ async function opened(name, options, check) {
   page.on("request", (request) => requests.push(request.url()));
   page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
   page.on("console", (message) => message.type() === "error" && faults.push(`${name}: ${message.text()}`));
-  const started = performance.now();
+  const startTime = performance.now();
   await page.goto(files[name]);
   await page.waitForSelector("html[data-ready]", { timeout: 60_000 });
-  console.log(`${name}: shown after ${Math.round(performance.now() - started)} ms`);
+  console.log(`${name}: shown after ${Math.round(performance.now() - startTime)} ms`);
   await page.evaluate(() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown))));
   await check(page);
   expect(requests.length === 1 && requests[0] === files[name], `${name}: it requested ${requests.slice(1).join(", ")}`);

@@ -39,7 +39,7 @@ export function launch(ranks: number, url: string): void {
 
 function matches(actual: unknown, expected: string): boolean {
   const literal = parse(expected.replace(/^\w+Array(\(\d+\))?\s*(?=\[)/, ""));
-  if (literal && same(plain(actual), literal.value)) return true;
+  if (literal && same(toPlainArrays(actual), literal.value)) return true;
   return squeeze(typeof actual === "string" ? actual : inspect(actual)) === squeeze(expected);
 }
 
@@ -72,11 +72,11 @@ function same(actual: unknown, expected: unknown): boolean {
 }
 
 /** Typed arrays, maps and sets as the arrays that show them. */
-function plain(value: unknown): unknown {
+function toPlainArrays(value: unknown): unknown {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView))
     return Array.from(value as unknown as Iterable<unknown>);
-  if (value instanceof Map || value instanceof Set) return Array.from(value as Iterable<unknown>, plain);
-  return Array.isArray(value) ? value.map(plain) : value;
+  if (value instanceof Map || value instanceof Set) return Array.from(value as Iterable<unknown>, toPlainArrays);
+  return Array.isArray(value) ? value.map(toPlainArrays) : value;
 }
 
 const squeeze = (text: string): string => text.replace(/\s+/g, " ").trim();

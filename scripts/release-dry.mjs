@@ -27,7 +27,7 @@ const { values } = parseArgs({ options, allowNegative: true });
 const platforms = Object.keys(PLATFORMS);
 const versions = NODES.filter((version) => values.nodes.split(",").includes(version.split(".")[0]));
 const managers = values.managers.split(",");
-const before = run("git", ["status", "--porcelain"], { cwd: root });
+const statusBefore = run("git", ["status", "--porcelain"], { cwd: root });
 const faults = [];
 // Outside of the repository: Node looks for packages in every directory above a program, too, and would find those of the work tree.
 const projects = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
@@ -95,8 +95,8 @@ try {
 } finally {
   registry.close();
 }
-const changed = run("git", ["status", "--porcelain"], { cwd: root }) !== before;
-if (changed) faults.push("the work tree was changed");
+const changed = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
+if (changed) faults.push("the working tree was modified");
 // What may be published: scripts/release-publish.mjs.
 const list = join(output, "packages.json");
 rmSync(list, { force: true });

@@ -11,9 +11,9 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 // Round 0 warms up and is not reported.
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
-  const taken: Round["intervals"] = [];
-  for (const problem of problems) taken.push(await runSteps(problem));
-  const reported: Round = { profile, intervals: taken };
+  const intervals: Round["intervals"] = [];
+  for (const problem of problems) intervals.push(await runSteps(problem));
+  const reported: Round = { profile, intervals: intervals };
   if (round > 0) console.log(JSON.stringify(reported));
 }
 

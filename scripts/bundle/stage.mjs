@@ -53,7 +53,7 @@ function copyBuilt(root, directory, path) {
 
 /** As npm links workspaces. */
 function link(directory, path, name) {
-  const at = join(directory, "node_modules", name);
-  mkdirSync(dirname(at), { recursive: true });
-  symlinkSync(relative(dirname(at), join(directory, path)), at);
+  const linkPath = join(directory, "node_modules", name);
+  mkdirSync(dirname(linkPath), { recursive: true });
+  symlinkSync(relative(dirname(linkPath), join(directory, path)), linkPath);
 }

@@ -151,9 +151,9 @@ export function tryConsumer({ version, manager, install, registry, directory }) 
   }
   const results = [];
   for (const [step, attempt] of Object.entries(stepsOf(directory, execute, install))) {
-    const started = performance.now();
+    const startTime = performance.now();
     const fault = faultOf(attempt);
-    results.push({ step, seconds: (performance.now() - started) / 1000, fault });
+    results.push({ step, seconds: (performance.now() - startTime) / 1000, fault });
     // Without an installation the rest would only repeat the same fault.
     if (step === "install" && fault !== undefined) break;
   }

@@ -30,9 +30,13 @@ export function demandsOf(bytes) {
 export function portabilityFaults(path, platform, newest = NEWEST) {
   const { machine, libraries, versions } = demandsOf(readFileSync(path));
   const other = `linux-${machine}` === platform ? [] : [`it is for linux-${machine}`];
-  const strange = libraries.filter((name) => !LIBRARIES.test(name)).map((name) => `it is linked with ${name}`);
-  const late = versions.filter((version) => !isAtMost(version, newest)).map((version) => `it demands ${version}`);
-  return [...other, ...strange, ...late];
+  const unexpectedLibraries = libraries
+    .filter((name) => !LIBRARIES.test(name))
+    .map((name) => `it is linked with ${name}`);
+  const tooNewVersions = versions
+    .filter((version) => !isAtMost(version, newest))
+    .map((version) => `it demands ${version}`);
+  return [...other, ...unexpectedLibraries, ...tooNewVersions];
 }
 
 /** Whether a version, "GLIBC_2.17", is among those of its library up to the newest. */

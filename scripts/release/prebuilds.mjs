@@ -34,13 +34,13 @@ export function buildAll(platforms, names = []) {
   for (const addon of addons) {
     const fatbin = addon.directory === "kernels-cuda" ? compileKernels(addon) : "";
     for (const platform of platforms) {
-      const started = performance.now();
+      const startTime = performance.now();
       build(addon, platform, sysrootOf(platform), fatbin);
       const file = prebuildOf(addon, platform);
       faults.push(
         ...portabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
       );
-      console.log(`${platform}/${addon.target}.node in ${((performance.now() - started) / 1000).toFixed(0)} s`);
+      console.log(`${platform}/${addon.target}.node in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
     }
   }
   return faults;
@@ -86,13 +86,13 @@ function run(command, args, env = process.env) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const args = process.argv.slice(2);
-  const chosen = args.filter((arg) => arg in PLATFORMS);
+  const platforms = args.filter((arg) => arg in PLATFORMS);
   const names = args.filter((arg) => !(arg in PLATFORMS));
   const known = addonsOf(root).map(({ directory }) => directory);
   const unknown = names.filter((name) => !known.includes(name));
   if (unknown.length > 0)
     throw new Error(`prebuilds: expected platforms or packages (${known.join(", ")}), received ${unknown.join(", ")}`);
-  const faults = buildAll(chosen.length > 0 ? chosen : Object.keys(PLATFORMS), names);
+  const faults = buildAll(platforms.length > 0 ? platforms : Object.keys(PLATFORMS), names);
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
 }

@@ -21,10 +21,10 @@ export function tryTemplates({ version, registry }) {
   mkdirSync(directory, { recursive: true });
   const listed = readdirSync(join(root, "packages/create/templates")).filter((name) => name !== "shared");
   return listed.map((template) => {
-    const started = performance.now();
+    const startTime = performance.now();
     const fault = faultOf(() => tryTemplate({ template, directory, version, registry }));
     console.log(`template ${template}: ${fault === undefined ? "ok" : "FAILED"}`);
-    return { template, seconds: (performance.now() - started) / 1000, fault };
+    return { template, seconds: (performance.now() - startTime) / 1000, fault };
   });
 }
 

@@ -25,7 +25,7 @@ function mosaic(...args) {
   return { status, output: stdout + stderr };
 }
 
-test("the bundle's doctor finds the bundle well", () => {
+test("the bundle's doctor reports no problems", () => {
   const { status, output } = mosaic("doctor", "--json");
   expect([status, JSON.parse(output).problems]).toEqual([0, 0]);
   expect(output).toContain("all-reduce of two CPU ranks over shared memory passed");
@@ -40,7 +40,7 @@ test("the bundle's tests run, TypeScript and all", () => {
   expect(mosaic("test", "nonsense")).toEqual({ status: 2, output: expect.stringMatching(/there are .*conformance/) });
 });
 
-test("the bundle starts ranks, plans, and explains itself", () => {
+test("the bundle launches ranks, lists its benchmarks, and prints its usage", () => {
   const ranks = mosaic("run", "-n", "2", "--exec", "../mosaic/runtime/bin/node", "-p", "`rank ${process.env.RANK}`");
   expect(ranks).toEqual({ status: 0, output: expect.stringMatching(/rank [01]\n.*rank [01]\n/) });
   expect(mosaic("bench", "--list").output).toContain("ring");

@@ -134,7 +134,7 @@ describe("before publishing", () => {
     expect(addonFaults(at, [path], [machine, "linux-riscv64"])).toEqual(["it has no addon for linux-riscv64"]);
   });
 
-  test("addons are called after their packages", () => {
+  test("addons are named after their packages", () => {
     const names = addonsOf(root).map(({ target }) => target);
     expect(names).toContain("mosaic_kernels_cpu");
     expect(names).toHaveLength(6);

@@ -14,9 +14,9 @@ const HELD_OUT_SEQUENCES = 64;
 
 /** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
 export async function trainPlanted(settings: Settings, start: TrainingLaunchOptions): Promise<PlantedRun> {
-  const began = performance.now();
+  const startTime = performance.now();
   throwIfFailed(await startTraining(settings, start));
-  const seconds = Math.round((performance.now() - began) / 1000);
+  const seconds = Math.round((performance.now() - startTime) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
   using trainer = await loadTrained(ctx, settings);
   const { loss, recall } = await evaluate(trainer, HELD_OUT_SEQUENCES);
@@ -75,9 +75,9 @@ export async function compareMethods(
 }
 
 async function trainMethod(settings: Settings, start: TrainingLaunchOptions): Promise<MethodResult> {
-  const began = performance.now();
+  const startTime = performance.now();
   throwIfFailed(await startTraining(settings, start));
-  const seconds = Math.round((performance.now() - began) / 1000);
+  const seconds = Math.round((performance.now() - startTime) / 1000);
   const curve = readLearningCurve<CurvePoint>(trainingFiles(settings.outputDir).curve).filter(({ held }) => held);
   return { name: formatMethodName(settings), settings, seconds, curve };
 }

@@ -14,11 +14,11 @@ export async function attentionBytesSent(
 ): Promise<number> {
   if (settings.method === "local" || ctx.size === 1) return 0;
   if (settings.method === "ring") return ringBytes(settings, ctx.size);
-  const own = results.reduce((sum, { meta }) => {
+  const sentBytes = results.reduce((sum, { meta }) => {
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
   // In floats, so that a float32 holds the number exactly.
-  using floats = fromArray(ctx, [own / FLOAT_BYTES], [1]);
+  using floats = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
   ctx.world.allReduce(floats, "sum", { label: "bytes" }).wait();
   return (await floats.item()) * FLOAT_BYTES;
 }

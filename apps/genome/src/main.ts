@@ -57,7 +57,7 @@ async function compare(args: readonly string[]): Promise<void> {
     const found = recall
       ? `, recall ${recall.recall.toFixed(3)} where the chance level is ${recall.chance.toFixed(3)}`
       : "";
-    console.log(`${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB${found}`);
+    console.log(`${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${found}`);
   }
 }
 

@@ -158,7 +158,7 @@ async function killRank(): Promise<object> {
   const streams = await Promise.all(Array.from({ length: 8 }, () => post({ max_tokens: 400, stream: true })));
   const wholes = Array.from({ length: 8 }, () => post({ max_tokens: 400 }));
   const ready = server.ready();
-  const started = performance.now();
+  const startTime = performance.now();
   process.kill(rankPids().at(-1)!, "SIGKILL");
   const ends: Record<string, number> = {};
   const count = (end: string): void => void (ends[end] = (ends[end] ?? 0) + 1);
@@ -169,7 +169,7 @@ async function killRank(): Promise<object> {
   }
   for (const response of await Promise.all(wholes)) count(`whole: status ${response.status}`);
   await ready;
-  const restartSeconds = (performance.now() - started) / 1000;
+  const restartSeconds = (performance.now() - startTime) / 1000;
   const { status } = await post({ max_tokens: 8 });
   if (status !== 200) faults.push(`after the restart: status ${status}`);
   if (!Object.keys(ends).some((end) => /503|lost/.test(end))) faults.push(`a killed rank: ${JSON.stringify(ends)}`);

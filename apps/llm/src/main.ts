@@ -117,7 +117,7 @@ async function needle(args: readonly string[]): Promise<void> {
   const settings = modelSettings(args);
   const result = await measure<NeedleResult>("needle", settings, drawNeedles);
   const { cells, trials, facts, chance, trainedLength } = result;
-  console.log(`share of ${trials} texts; one of ${facts} facts is asked for, so chance is ${chance.toFixed(3)}`);
+  console.log(`accuracy over ${trials} texts; chance level ${chance.toFixed(3)}, one of ${facts} facts`);
   for (const length of new Set(cells.map((cell) => cell.length))) {
     const row = cells.filter((cell) => cell.length === length);
     const shown = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");

@@ -14,7 +14,7 @@ test.each([
   [["--kv-heads", "3"], /--kv-heads: expected a divisor of the 4 heads/],
   [["--hidden", "100"], /--hidden: expected a multiple of twice the heads, 8, received 100/],
   [["--minutes", "0"], /--steps: expected more than 0 without --minutes/],
-  [["--backend", "local"], /--backend: expected ring, flex or ulysses where ranks share rows/],
+  [["--backend", "local"], /--backend: expected ring, flex or ulysses where --ranks exceeds --dp/],
   [["--backend", "star"], /--backend: expected one of ring, flex, ulysses, local, received "star"/],
   [["--steps", "1.5"], /--steps: expected an integer ≥ 0, received "1.5"/],
   [["--stepz", "1"], /--stepz/],

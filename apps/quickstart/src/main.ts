@@ -26,7 +26,7 @@ process.exitCode = await runProgram(help, async () => {
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
 async function runDemo(requested: Settings, directory: string): Promise<number> {
-  const started = performance.now();
+  const startTime = performance.now();
   const progress = new Progress(process.stderr);
   const begin = (label: string): ((share: number) => void) => {
     const begun = progress.begin();
@@ -51,7 +51,7 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
       problem: await createProblem(settings),
     },
     settings,
-    begin("float64 checks a sample"),
+    begin("checking a sample against float64"),
   );
   progress.end();
 
@@ -63,7 +63,7 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
     overlap: overlapFraction(reports),
     singleDevice: single.report,
     verdict,
-    totalSeconds: (performance.now() - started) / 1000,
+    totalSeconds: (performance.now() - startTime) / 1000,
   };
   console.log(`\n${formatReport(findings)}`);
   if (settings.svg !== "") {

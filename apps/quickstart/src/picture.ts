@@ -39,7 +39,7 @@ export function describeRun(result: RunResult): Caption {
     shardDescription: reports.map(describeShard),
     measurements: [
       `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks together; ${hidden}.`,
-      `At most ${formatBytes(summary.peakBytesPerRank)} of tensors on a rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} of its own error against float64.`,
+      `Peak tensor memory: ${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} of its own error against float64.`,
     ],
   };
 }
@@ -163,8 +163,8 @@ function drawLegend(
     return sample + text(x + 20, y, shard, `font-size="13"`);
   });
   const meaning = showQueries
-    ? "Colour: the ranks whose keys and values are attended to, along the lower edge whose queries attend; or whose rows are sent."
-    : "Colour: the rank whose keys and values are attended to, or sent on.";
+    ? "Colour: the rank that owns the keys and values; lower edge: the rank that owns the queries; in transfers: the rank that owns the rows."
+    : "Colour: the rank that owns the keys and values that are attended to or sent.";
   const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${GRAY}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
 }

@@ -155,7 +155,7 @@ function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Sum
 const placementNames: Readonly<Record<PlacementChoice, string>> = {
   contiguous: "",
   zigzag: ", in two pieces (zigzag)",
-  striped: ", one of so many as there are ranks (striped)",
+  striped: ", every N-th of N ranks (striped)",
   dispatch: ", in pieces that suit the mask (dispatch)",
 };
 
@@ -181,7 +181,7 @@ function describeSample({ settings, verdict }: RunResult): string {
   const keys = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all keys they see";
   const rows = `${verdict.rows} query rows of every head over ${keys}: evenly spread ones, and those where the two differ most`;
   return settings.backward
-    ? `${rows}; the loss reads the evenly spread ones, so dk and dv are checked for every key`
+    ? `${rows}; the loss is computed from the evenly spread ones, so dk and dv are checked for every key`
     : rows;
 }
 

@@ -72,14 +72,14 @@ export function communicationTop({ top, rows }: LaneContext): number {
 /** Keys and values in the colours of their ranks; along the lower edge the queries. */
 function drawBlock(block: Block, context: LaneContext): string {
   const { top, rows, ranks, showQueries } = context;
-  const edge = showQueries ? rows.compute / 4 : 0;
+  const edgeHeight = showQueries ? rows.compute / 4 : 0;
   const { queries, keys, backward } = block;
   const words = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
-  const lower = { context, y: top + rows.compute - edge + 1, height: edge - 1 };
+  const lower = { context, y: top + rows.compute - edgeHeight + 1, height: edgeHeight - 1 };
   return tooltip(
     words,
-    drawBands(block, keys, { context, y: top, height: rows.compute - edge }) +
-      (edge > 0 ? drawBands(block, queries, lower) : ""),
+    drawBands(block, keys, { context, y: top, height: rows.compute - edgeHeight }) +
+      (edgeHeight > 0 ? drawBands(block, queries, lower) : ""),
   );
 }
 

@@ -28,7 +28,7 @@ export interface Lane {
 }
 
 /**
- * Puts the traces of all ranks on one clock. Traces state when, scripts state what: the pieces of attention of a rank run in
+ * Puts the traces of all ranks on one clock. Traces state when, scripts state what: the attention events of a rank run in
  * the order of its script, and so do the batches of messages of one sender.
  *
  * Throws if a rank did something else than its script states.
@@ -37,12 +37,12 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
   const zero = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
     const { tiles, batches } = schedules[rank]!;
-    const pieces = tileEvents(events.filter(isAttention), tiles);
-    checkCount(rank, "pieces of attention", { planned: tiles.length, done: pieces.length });
+    const attentionEvents = tileEvents(events.filter(isAttention), tiles);
+    checkCount(rank, "attention events", { planned: tiles.length, done: attentionEvents.length });
     const next = batchesByLabel(batches);
     return {
       rank,
-      compute: mergeBlocks(pieces.map((event, i) => ({ ...toInterval(event, zero), ...tiles[i]! }))),
+      compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, zero), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
         const sending = next(event.label ?? event.name);
         checkCount(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });

@@ -147,7 +147,9 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
     ...(apart <= limit + 1 ? [] : [`${name} of the ranks is ${apart} units from one device's, ${allowed(limit + 1)}`]),
     ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
       ? []
-      : [`the single device is wrong: ${name} by ${roundingUnit}, its largest element is ${size}`]),
+      : [
+          `the single-device reference is inaccurate: ${name} differs from float64 by ${roundingUnit}; its largest element is ${size}`,
+        ]),
   ];
 }
 

@@ -36,7 +36,7 @@ else {
     console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
   }
   const least = Math.min(...comparisons.map(meanGain));
-  console.log(`\nAgainst the better of the two, at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
+  console.log(`\nMean gain over the better baseline: at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
 }
 
 function describe(scores: readonly number[]): string {

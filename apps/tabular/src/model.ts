@@ -125,7 +125,7 @@ export class TabularModel extends Module {
     const { dtype = "float32" } = this.options;
     const cells = this.#feature.forward(features.reshape([...features.shape, 1]).to(dtype));
     const [batches, rows, maxClasses] = classes.shape as [number, number, number];
-    const last = this.#class.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
-    return concatenate([cells, last], 2);
+    const classCells = this.#class.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
+    return concatenate([cells, classCells], 2);
   }
 }

@@ -117,8 +117,8 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
 
 /** Adds the backends over "sp" whose names are not taken already; `local` core adds itself. */
 function withDefaultBackends(backends: readonly AttentionBackend[]): readonly AttentionBackend[] {
-  const taken = new Set(backends.map(({ name }) => name));
-  return [...backends, ...[ring(), mesh2d(), ulysses(), flex()].filter(({ name }) => !taken.has(name))];
+  const usedNames = new Set(backends.map(({ name }) => name));
+  return [...backends, ...[ring(), mesh2d(), ulysses(), flex()].filter(({ name }) => !usedNames.has(name))];
 }
 
 type MeshOptions = Pick<ResolvedOptionsOf<typeof initOptions>, "spSize" | "mesh" | "worldSize">;

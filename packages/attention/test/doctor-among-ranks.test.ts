@@ -103,7 +103,7 @@ the hosts fit`);
     [
       "the name of another",
       { host: { hostname: "host-0" } },
-      /· names +n0, n1 have one name, host-0\n +→ .*hostnamectl/,
+      /· names +n0, n1 have the same hostname, host-0\n +→ .*hostnamectl/,
     ],
     [
       "a resolver without the others",
@@ -118,7 +118,7 @@ the hosts fit`);
     [
       "a port that is rejected",
       { measured: { sockets: [{ phase: "connect", reason: "ECONNREFUSED" }, null, link] } },
-      /✗ +n1 → n0: blocked: TCP to 10\.0\.0\.0:4000: refused, by a firewall\n +→ on n0, open/,
+      /✗ +n1 → n0: blocked: TCP to 10\.0\.0\.0:4000: connection refused by a firewall\n +→ on n0, open/,
     ],
     [
       "a connection that carries nothing",
@@ -144,7 +144,7 @@ the hosts fit`);
     [
       "a slow UCX",
       { measured: { ucx: [{ latency: 1e-5, bandwidth: 1e8 }, null, { latency: 1e-5, bandwidth: 2e9 }] } },
-      /· +less than half of what sockets reach: n1 → n0\n/,
+      /· +less than half the socket bandwidth: n1 → n0\n/,
     ],
   ])("one of them with %s", (_, changes, expected) => {
     expect(report(changes)).toMatch(expected);

@@ -61,7 +61,7 @@ test("a host whose ports are blocked", async () => {
   try {
     const { code, stdout } = await onHosts(2, { args: ["--ports", "30000-30015"] });
     expect(stdout).toMatch(
-      /✗ +n0 → n1: blocked: TCP to 10\.77\.0\.11:30000: no answer \(timed out after 3 s\): a firewall drops packets, or no route\n +→ on n1, open TCP ports/,
+      /✗ +n0 → n1: blocked: TCP to 10\.77\.0\.11:30000: no response \(timed out after 3 s\): a firewall drops packets, or there is no route to the host\n +→ on n1, open TCP ports/,
     );
     expect(stdout).toMatch(/from n0 +– +✗\n +from n1 +[\d.]+ +–/);
     expect(stdout).toMatch(/· UCX +not measured while hosts cannot reach one another/);

@@ -28,7 +28,7 @@ describe("a machine that is well", () => {
 ✓ packages       @mosaic/attention 0.1.0, with @mosaic/launcher, with @mosaic/kernels-cuda, with @mosaic/collectives-nccl, with @mosaic/collectives-ucx
 ✓                all-reduce of two CPU ranks over shared memory passed
 · GPU driver     not found, and no NVIDIA GPU detected: everything runs on the CPU
-· NCCL           not needed without a GPU
+· NCCL           not required without a GPU
 ✓ network        eth0 (192.0.2.1)
 ✓ init()         device "cpu", collectives "local"
 

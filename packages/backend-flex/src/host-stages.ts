@@ -82,8 +82,8 @@ export class HostCuts {
   /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
   #cutsOfHost(rank: number): readonly HostCut[] {
     const { hosts } = this.#orders;
-    let known = this.#cutCache.get(hosts[rank]!);
-    if (!known) {
+    let cached = this.#cutCache.get(hosts[rank]!);
+    if (!cached) {
       const { required, cuts } = this.#rows;
       const members = this.#orders.members(rank);
       const mean = (of: (member: number) => number): number =>
@@ -91,12 +91,12 @@ export class HostCuts {
       const others = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
       const rest = RequiredRows.union(this.#orders.order(rank), others);
       const own = mean((member) => this.#ownRows(member));
-      known = cuts[rank]!.map((_, stage) => {
+      cached = cuts[rank]!.map((_, stage) => {
         const rows = mean((member) => cuts[member]![stage]!) * (own + rest.count);
         return { part: rows < own ? rows / own : 1, rest: rest.cutAt(Math.max(0, Math.round(rows - own))) };
       });
-      this.#cutCache.set(hosts[rank]!, known);
+      this.#cutCache.set(hosts[rank]!, cached);
     }
-    return known;
+    return cached;
   }
 }

@@ -151,8 +151,8 @@ class TileProgress {
     for (const line of lines) this.#tryAddTransfer(line, Infinity);
     // Beside a move along one dimension alone nothing is gained by waiting for a second.
     if (batches === "filled" && lines.every(({ cost }) => cost > 0)) {
-      const longest = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
-      for (const line of lines) while (this.#tryAddTransfer(line, longest));
+      const costLimit = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
+      for (const line of lines) while (this.#tryAddTransfer(line, costLimit));
     }
     return lines.flatMap(({ moves }) => moves);
   }

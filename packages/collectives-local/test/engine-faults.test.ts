@@ -84,5 +84,5 @@ test("a device with a port is rejected before its handle is taken for a CPU stre
   const stream = { handle: 8n, port: 8n };
   const device = { type: "cuda", index: 0, stream } as unknown as Device;
   const connecting = connectRank({ device, rank: 0, size: 1, openTransport, control: inProcessControl(1) });
-  await expect(connecting).rejects.toThrow("collectives: shared memory serves devices with a CPU stream only");
+  await expect(connecting).rejects.toThrow("collectives: shared memory supports only devices with a CPU stream");
 });

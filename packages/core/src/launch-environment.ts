@@ -116,7 +116,7 @@ export function localWorldSize(env: EnvironmentVariables = process.env): number 
 }
 
 function checkEnvironment(where: string, env: unknown): void {
-  expectValue(where, typeof env === "object" && env !== null, "environment variables, an object", env);
+  expectValue(where, typeof env === "object" && env !== null, "an object of environment variables", env);
 }
 
 /** What numbers the ranks of a host: also where RANK and WORLD_SIZE alone were copied from its variables. */

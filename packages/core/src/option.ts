@@ -252,9 +252,9 @@ export function nullable<Value, const S extends OptionSettings<NoInfer<Value> | 
   );
 }
 
-/** Throws an OptionError unless `fields` are options by name. */
+/** Throws an OptionError unless `fields` are an options object. */
 export function checkFields(where: string, fields: unknown): asserts fields is Fields {
-  if (!isObject(fields)) expectValue(where, false, "options by name", fields);
+  if (!isObject(fields)) expectValue(where, false, "an options object", fields);
   for (const each of Object.values(fields as object)) checkOption(where, each);
 }
 

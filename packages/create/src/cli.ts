@@ -37,8 +37,8 @@ function main(): number {
     });
     if (status !== 0) {
       process.stderr.write(
-        `\n${path}: the project is written, but ${manager} install failed (see above); packages of another place, such as ` +
-          `tarballs, are installed by hand:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
+        `\n${path}: the project is written, but ${manager} install failed (see above); packages from another source, such ` +
+          `as tarballs, must be installed manually:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
       );
       return status ?? 1;
     }

@@ -6,7 +6,7 @@ import { fileURLToPath } from "node:url";
 export const templates: Readonly<Record<string, string>> = {
   train: "a transformer, trained on two ranks that share each sequence",
   llm: "a small language model, trained on two ranks and saved as a Hugging Face folder, which generates text",
-  backend: "an attention backend of your own, checked by the suites that ours pass",
+  backend: "a custom attention backend, tested by the conformance suites",
   transport: "collectives over a transport of your own, in C++ (needs g++)",
   plan: "the best way to shard a model over a cluster, before there is one",
 };

@@ -101,7 +101,7 @@ test("a device whose threads cannot all be had is an error that ends nothing, an
     // 8 MiB of addresses for the stack of each
     "ulimit -s 8192; ulimit -v 6000000;",
   );
-  expect(stdout).toMatch(/^DeviceError cpu: expected 1024 threads, received fewer: .*; request fewer .*\n1\nsignal\n$/);
+  expect(stdout).toMatch(/^DeviceError cpu: cannot create 1024 threads: .*; request fewer .*\n1\nsignal\n$/);
   expect(status).toBe(3);
 });
 

@@ -188,10 +188,10 @@ test("memory that a storage releases returns to the device, and using it is an e
   expect(x.storage.isReleased).toBe(true);
   expect(device.memory().allocated).toBe(0);
   expect(() => device.kernels.fill(view, 1)).toThrow(
-    /fill: expected a tensor with memory, received .*shape \[2\].* released/,
+    /fill: expected a tensor whose storage is allocated, received .*shape \[2\].* released/,
   );
   expect(() => x.storage.handle).toThrow(/released/);
-  await expect(x.read()).rejects.toThrow(/read: expected a tensor with memory/);
+  await expect(x.read()).rejects.toThrow(/read: expected a tensor whose storage is allocated/);
   x.storage.releaseMemory(); // idempotent
   using other = device.empty([64], "float32");
   device.kernels.fill(other, 7);

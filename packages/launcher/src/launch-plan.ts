@@ -89,7 +89,7 @@ export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessE
   checkOptions(options);
   const cwd = options.cwd ?? workingDirectory();
   if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
-    throw new UsageError(`cwd: expected a directory that exists, received ${JSON.stringify(cwd)}`);
+    throw new UsageError(`cwd: expected an existing directory, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
     throw new UsageError("--exec: --node-arg and --import are options of Node; leave them out or leave out --exec");

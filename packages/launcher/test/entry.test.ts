@@ -142,7 +142,7 @@ describe("a plan", () => {
   it("needs a working directory that exists", () => {
     for (const cwd of [join(testDir(), "gone"), import.meta.filename])
       expect(() => resolvePlan({ entry: "sh", exec: true, cwd })).toThrow(
-        `cwd: expected a directory that exists, received "${cwd}"`,
+        `cwd: expected an existing directory, received "${cwd}"`,
       );
   });
 

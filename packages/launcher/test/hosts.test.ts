@@ -216,7 +216,7 @@ describe("the end of a job on hosts", () => {
     process.kill(agentOf(second, 0), "SIGKILL");
     const outcome = await second.outcome;
     expect(outcome.code).toBe(75);
-    expect(outcome.stderr).toMatch(/mosaic-run: host n0: its agent ended without a result .* {3}exit code 75/);
+    expect(outcome.stderr).toMatch(/mosaic-run: host n0: its agent exited without a result .* {3}exit code 75/);
     await expectNoProcesses();
   });
 
@@ -226,7 +226,7 @@ describe("the end of a job on hosts", () => {
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
-    expect(stderr).toMatch(/mosaic-run: host reboots: its agent ended without a result \(.*\); restarting it/);
+    expect(stderr).toMatch(/mosaic-run: host reboots: its agent exited without a result \(.*\); restarting it/);
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
     // The second time it was not there yet.
@@ -257,12 +257,16 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the name/],
     ["me@denied", 2, /host denied: permission denied \(me@denied: .*\); ssh must log in .*: ssh-copy-id me@denied/],
     ["untrusted", 2, /host untrusted: host key verification failed .*: ssh untrusted/],
-    ["refused", 75, /host refused: connection refused .*; start sshd there, or name its port: --ssh "ssh -p PORT"/],
-    ["silent", 75, /host silent: no connection \(ssh: .* timed out\); check that it is up/],
+    [
+      "refused",
+      75,
+      /host refused: connection refused .*; start sshd on that host, or pass its port: --ssh "ssh -p PORT"/,
+    ],
+    ["silent", 75, /host silent: no connection \(ssh: .* timed out\); check that the host is up/],
     ["nonode", 2, /host nonode: Node is missing; install it there as \S+node/],
     ["nolauncher", 2, /host nolauncher: @mosaic\/launcher is missing; expected \S+cli\.js: share/],
     ["nodirectory", 2, /host nodirectory: the working directory is missing; the agent starts in \/\S+ as here/],
-    ["odd", 75, /host odd: \S+ssh\.sh ended before the agent started \(exit 255\): Bad configuration option: odd/],
+    ["odd", 75, /host odd: \S+ssh\.sh exited before the agent started \(exit 255\): Bad configuration option: odd/],
   ])("%s", async (host, expected, message) => {
     const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...runScript()]).outcome;
     expect(stderr).toMatch(message);
@@ -281,7 +285,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     expect(none.code).toBe(2);
     const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
     expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
-    expect(stderr).toMatch(/mosaic-run: host n\d: its agent ended without a result \(exit 2\) {3}exit code 2/);
+    expect(stderr).toMatch(/mosaic-run: host n\d: its agent exited without a result \(exit 2\) {3}exit code 2/);
     expect(code).toBe(2);
   });
 });

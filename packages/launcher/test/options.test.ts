@@ -227,8 +227,12 @@ describe("values", () => {
     [["-N2", "--node-rank=1", "--standalone"], {}, /--standalone: expected false, as --nnodes is 2/],
     [["--node-rank=1"], {}, /--node-rank: expected 0, as --nnodes is 1, received "1"/],
     [["--rdzv-backend", "etcd"], {}, /--rdzv-backend: expected static or c10d, which both mean/],
-    [["--rdzv-endpoint", "node0:29400"], {}, /--rdzv-endpoint: expected this node, as --nnodes is 1/],
-    [["--master-addr", "10.0.0.1"], {}, /--master-addr: expected this node, as --nnodes is 1/],
+    [
+      ["--rdzv-endpoint", "node0:29400"],
+      {},
+      /--rdzv-endpoint: expected an address of this node, because --nnodes is 1/,
+    ],
+    [["--master-addr", "10.0.0.1"], {}, /--master-addr: expected an address of this node, because --nnodes is 1/],
     [
       [],
       { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" },

@@ -113,7 +113,8 @@ describe("too many ranks for the open files that the system allows", () => {
   // Where exactly they run out depends on what Node itself has open: in the launcher's own files, or in those of a rank.
   it.each([7, 8, 16])("are rejected with what to do: %i", async (ranks) => {
     const { code, stderr } = await limited(ranks);
-    if (code !== 0) expect(stderr).toContain("too many open files; allow more (ulimit -n 4096), or start fewer ranks");
+    if (code !== 0)
+      expect(stderr).toContain("too many open files; raise the limit (ulimit -n 4096), or start fewer ranks");
     expect([0, 2, 126]).toContain(code);
     if (ranks === 16) expect(code).toBe(2);
   });

@@ -104,7 +104,7 @@ describe("the job", () => {
     expect(() => findJob("x", jobs)).toThrow('expected a running job, received "x"; running: train-12ab, train-98cd');
     expect(() => findJob("train", jobs)).toThrow("running: train-12ab, train-98cd");
     expect(() => findJob(undefined, jobs)).toThrow("expected the id of a job, received none; running: train-12ab");
-    expect(() => findJob(undefined, [])).toThrow("no job of this user runs on this host");
+    expect(() => findJob(undefined, [])).toThrow("no mosaic-run job of this user is running on this host");
   });
 });
 

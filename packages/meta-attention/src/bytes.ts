@@ -46,12 +46,12 @@ export function bytesMoved(call: BytesMovedInput): BytesMoved {
   const key = dtypeBytes[dtype];
   const gather = share * (call.summaryWidth + call.extensionWidth);
   const back = share * call.summaryDim;
-  const again = call.useCheckpoint ? key : 0;
+  const recomputeBytes = call.useCheckpoint ? key : 0;
   return {
     forward: { sent: gather + key * sent, received: gather + key * received },
     backward: {
-      sent: back + FLOAT_BYTES * received + again * sent,
-      received: back + FLOAT_BYTES * sent + again * received,
+      sent: back + FLOAT_BYTES * received + recomputeBytes * sent,
+      received: back + FLOAT_BYTES * sent + recomputeBytes * received,
     },
     ring: ringBytes(call),
   };

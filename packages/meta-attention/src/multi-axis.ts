@@ -72,13 +72,13 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
 
 /** The result of flat rows with the caller's axes. */
 function restoreShape({ out, meta }: MetaResult, { batchShape, restore }: FlattenedRows): MetaResult {
-  const batched = (x: Tensor): Tensor => x.reshape([...batchShape, ...x.shape.slice(1)]);
+  const unflatten = (x: Tensor): Tensor => x.reshape([...batchShape, ...x.shape.slice(1)]);
   const { certificate, gateValues, router } = meta;
   return createResult(restore(out), {
     ...meta,
-    routingWeights: batched(meta.routingWeights),
-    chunkAttention: batched(meta.chunkAttention),
-    attentionMass: batched(meta.attentionMass),
+    routingWeights: unflatten(meta.routingWeights),
+    chunkAttention: unflatten(meta.chunkAttention),
+    attentionMass: unflatten(meta.attentionMass),
     gateValues: gateValues && restoreWithoutLastAxis(restore, gateValues),
     certificate: certificate && { missedMass: restore(certificate.missedMass) },
     batchShape,

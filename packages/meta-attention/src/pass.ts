@@ -178,7 +178,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
       where,
       expected: `x [B,S,${embedDim}], embedDim last`,
       received: formatShape(x.shape),
-      remedy: "use MultiAxisHierarchicalAttention for tensors of other ranks",
+      remedy: "use MultiAxisHierarchicalAttention for inputs with a different number of dimensions",
     });
   }
   if (x.dtype === dtype) return;

@@ -204,7 +204,9 @@ test.each([oneRank, ring, arrangements[4]!])(
       expect(() => model.generate({ ...call, cache })).toThrow(/memory for 102 tokens, received 48 free/);
       using one = new GenerationCache(model, { ...settings, maxSequences: 1 });
       using _ = one.createSequence();
-      expect(() => one.createSequence()).toThrow(/at most 1 texts at a time, received 1 that are not disposed/);
+      expect(() => one.createSequence()).toThrow(
+        /at most 1 sequences at a time, received 1 sequences that are not disposed/,
+      );
     });
   },
 );

@@ -270,9 +270,9 @@ describe("rejects", () => {
       const { weight } = model.blocks.at(0)!.norm;
       await expect(weight.read()).rejects.toThrow(DisposedError);
       await expect(weight.read()).rejects.toThrow(
-        /a sharded parameter of shape \[16\] whose memory is released.*summonFullParameters/,
+        /a sharded parameter of shape \[16\] whose storage is freed.*summonFullParameters/,
       );
-      expect(() => ctx.world.allReduce(weight)).toThrow(/whose memory is released/);
+      expect(() => ctx.world.allReduce(weight)).toThrow(/whose storage is freed/);
     });
   });
 });

@@ -48,7 +48,7 @@ describe("openSafetensors", () => {
   test("rejects names and ranges that the file has not", async () => {
     await using file = await openSafetensors(await write("refused", "float32"));
     await expect(file.readRange("other", 0, 1)).rejects.toThrow(
-      /expected the name of a tensor of the file, received "other"/,
+      /expected the name of a tensor in the file, received "other"/,
     );
     await expect(file.readRange("matrix", 0, 25)).rejects.toThrow(/to: expected an integer from 0 to 24, received 25/);
     await expect(file.readRange("matrix", 3, 2)).rejects.toThrow(/from: expected an integer from 0 to 2, received 3/);

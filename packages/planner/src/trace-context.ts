@@ -72,7 +72,7 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
     }
   };
   ctx.startTrace();
-  const began = performance.now();
+  const startTime = performance.now();
   const sampling = setInterval(sample, memoryInterval).unref();
   let written: Promise<string> | undefined;
   const write = async (note?: string): Promise<string> => {
@@ -80,11 +80,11 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
     clearTimeout(limit);
     sample();
     const events = await ctx.stopTrace();
-    const drifted = withDrift(clock, (performance.now() - began) / 1000);
+    const drifted = withDrift(clock, (performance.now() - startTime) / 1000);
     return writeTrace(directory, encodeTrace(ctx, { events, memory, clock: drifted, note }));
   };
   const limit = setTimeout(() => {
-    written ??= write(`The trace ends after ${seconds} s: the program ran longer.`);
+    written ??= write(`Trace truncated after ${seconds} s: the program was still running.`);
     // A file that cannot be written is reported by stop().
     written.catch(() => {});
   }, seconds * 1000).unref();

@@ -98,7 +98,7 @@ test.each<[string, (ctx: Context, x: Tensor) => void]>([
 ])("members of an %s must agree on the dtype", (op, post) => {
   const dtypes: readonly DType[] = ["bfloat16", "float16"];
   const backend = besides({ forward: (ctx) => post(ctx, ctx.device.empty([4], dtypes[ctx.rank]!)) });
-  expect(messages(backend)).toEqual([`${op}: member 1 has float16, member 0 bfloat16`]);
+  expect(messages(backend)).toEqual([`${op}: group rank 1 has float16, group rank 0 bfloat16`]);
 });
 
 test("results that a collective still writes must not be returned", () => {

@@ -104,11 +104,11 @@ test("ranks that disagree about a reduction are found", () => {
       (rank) => (rank === 1 ? "max" : "sum"),
       () => 4,
     ),
-  ).toBe("allReduce: member 1 reduces by max, member 0 by sum");
+  ).toBe("allReduce: group rank 1 reduces by max, group rank 0 by sum");
   expect(
     disagreeing(
       () => "sum",
       (rank) => 4 + rank,
     ),
-  ).toBe("allReduce: member 1 has 5 elements, member 0 4");
+  ).toBe("allReduce: group rank 1 has 5 elements, group rank 0 4");
 });

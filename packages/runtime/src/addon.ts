@@ -92,7 +92,7 @@ function explainLoadFailure({ packageName, description, path, requirements }: Ad
   const causes = missing
     ? [
         `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
-        `a bundler moved the JavaScript away from the package: copy its prebuilds directory beside the bundle, or name it by MOSAIC_PREBUILDS`,
+        `a bundler moved the JavaScript away from the package: copy its prebuilds directory beside the bundle, or set MOSAIC_PREBUILDS to its path`,
       ]
     : [
         "the addon was built from other sources than this JavaScript: rebuild it with `npm run build:native`",

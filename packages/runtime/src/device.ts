@@ -96,12 +96,12 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
-    let announced = 0;
+    let completionId = 0;
     await this.handle.expect("stopTrace", undefined, (completion) => {
-      announced = completion;
+      completionId = completion;
       this.handle.native.stopTrace();
     });
-    this.handle.begin("stopTrace").number(announced);
+    this.handle.begin("stopTrace").number(completionId);
     const flat = this.handle.native.takeTrace();
     return Array.from({ length: flat.length / 3 }, (_, i) => ({
       lane: "compute",

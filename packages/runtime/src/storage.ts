@@ -25,8 +25,8 @@ const releasedOwner: BlockOwner = { reclaim() {} };
 export function releasedMemoryError(where: string, shape?: Shape): DisposedError {
   return new DisposedError({
     where,
-    expected: "a tensor with memory",
-    received: `a sharded parameter${shape ? ` of shape ${formatShape(shape)}` : ""} whose memory is released`,
+    expected: "a tensor whose storage is allocated",
+    received: `a sharded parameter${shape ? ` of shape ${formatShape(shape)}` : ""} whose storage is freed`,
     remedy: "use it within the forward of its unit, or in summonFullParameters of @mosaic/nn",
   });
 }

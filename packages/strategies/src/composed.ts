@@ -10,9 +10,9 @@ import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./st
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
-  head: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
+  head: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
   /** Parts of the sequence. */
-  seq: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
+  seq: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
 });
 const composedAxes = defineOptions("axes", {
   /** The mesh axis of ranks that share heads. Default "head". */
@@ -82,6 +82,6 @@ function checkShape({ head, seq }: ComposedOptions["meshShape"], headParallel: b
     where: "composed",
     expected: "headParallel, or meshShape { head: 1, seq }",
     received: `headParallel false and meshShape { head: ${head}, seq: ${seq} }`,
-    remedy: "pass one of them: without, all ranks would compute the same",
+    remedy: "set headParallel, or meshShape { head: 1, seq }; otherwise all ranks compute the same heads",
   });
 }

@@ -9,7 +9,7 @@ const hierarchicalAxes = defineOptions("axes", {
 });
 export const hierarchicalOptions = defineOptions("hierarchical", {
   /** Ranks of one node: neighbours, as the launcher numbers them. */
-  intraNodeSize: option.integer({ min: 1, expected: "an integer of ranks, at least 1" }),
+  intraNodeSize: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
   /** What is done between nodes. Default "ring". */
   interNodeStrategy: levelStrategy({ default: "ring" }),
   /** What is done within each node. Default "ring". */

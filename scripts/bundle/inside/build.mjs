@@ -11,7 +11,9 @@ const root = fileURLToPath(new URL("../../..", import.meta.url)).replace(/\/$/, 
 const cxx = process.env.CXX ?? "c++";
 
 if (spawnSync(cxx, ["--version"]).status !== 0) {
-  console.error(`no C++ compiler: looked for \`${cxx}\`; set CXX to name another, or load a module that has one`);
+  console.error(
+    `no C++ compiler found: tried \`${cxx}\`; set CXX to another, or load an environment module that provides one`,
+  );
   process.exit(1);
 }
 const names = process.argv.slice(2);

@@ -20,7 +20,7 @@ const outputs = contexts.map((ctx) => {
 });
 for (const out of outputs) {
   const values = await out.read();
-  if (!values.every(Number.isFinite)) throw new Error("attention of wrong values");
+  if (!values.every(Number.isFinite)) throw new Error("attention returned non-finite values");
 }
 await Promise.all(contexts.map((ctx) => ctx.close()));
 const { glibcVersionRuntime } = process.report.getReport().header;

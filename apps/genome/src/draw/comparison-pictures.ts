@@ -54,7 +54,7 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
       ]),
       smallText(
         { x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 },
-        "sent by attention so far, all ranks, forward and backward",
+        "cumulative bytes sent by attention, all ranks, forward and backward",
         'text-anchor="middle"',
       ),
       smallText({ x: 32, y: 76 }, "cross-entropy of hidden bases, held out (nats)"),

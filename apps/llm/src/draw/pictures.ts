@@ -47,7 +47,7 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
   const [range, x] = [padded(losses), linearAxis(steps, [area.left, area.right])];
   const y = linearAxis(range, [area.bottom, area.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
-  const subtitle = `${layers} layers of ${hidden}, rows of ${length} tokens, ${backend} on ${ranks} ranks, seed ${seed}`;
+  const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
   return svg({ width, height, title: "Loss of training, and of held-out books", subtitle }, [
     ...lossAxis(range, y),
     ...axisTicks(steps).map((step) =>

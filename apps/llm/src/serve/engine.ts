@@ -19,7 +19,7 @@ type RankChannel = Channel<ServerMessage, RankMessage>;
  * are lost, texts under way end with 503, and the others go to the ranks that are started next.
  */
 export class Engine {
-  readonly #maxRunning: number;
+  readonly #maxRunningRequests: number;
   readonly #maxWaiting: number;
   #channel: RankChannel | undefined;
   #waiting = new Map<number, Text>();
@@ -30,7 +30,7 @@ export class Engine {
   #onDrained: () => void = () => {};
 
   constructor({ maxRunning, maxWaiting }: { readonly maxRunning: number; readonly maxWaiting: number }) {
-    this.#maxRunning = maxRunning;
+    this.#maxRunningRequests = maxRunning;
     this.#maxWaiting = maxWaiting;
   }
 
@@ -55,7 +55,7 @@ export class Engine {
   submit(options: TextOptions, listener: TextListener): () => void {
     if (this.#isStopping) throw unavailable("the server is shutting down");
     if (!this.#channel) throw unavailable("the ranks are being started; try again in a moment");
-    if (this.#running.size >= this.#maxRunning && this.#waiting.size >= this.#maxWaiting) {
+    if (this.#running.size >= this.#maxRunningRequests && this.#waiting.size >= this.#maxWaiting) {
       throw new ApiError(429, `${this.#waiting.size} requests wait already; try again later`, {
         code: "queue_full",
         headers: { "retry-after": "1" },
@@ -140,7 +140,7 @@ export class Engine {
 
   #dispatch(): void {
     for (const [id, text] of this.#waiting) {
-      if (!this.#channel || this.#running.size >= this.#maxRunning) return;
+      if (!this.#channel || this.#running.size >= this.#maxRunningRequests) return;
       this.#waiting.delete(id);
       this.#running.set(id, text);
       this.#channel.send({ type: "generate", id, options: text.options });

@@ -50,14 +50,14 @@ export function createHttpServer(parts: HttpParts): Server {
   const server = createServer((request, response) => {
     // A server that is closing waits for no connection that is kept alive.
     response.on("close", () => setImmediate(() => server.listening || server.closeIdleConnections()));
-    void answer({ ...parts, request, response });
+    void handleRequest({ ...parts, request, response });
   });
   server.headersTimeout = 20_000;
   server.requestTimeout = 60_000;
   return server;
 }
 
-async function answer(exchange: Exchange): Promise<void> {
+async function handleRequest(exchange: Exchange): Promise<void> {
   const { request, response, limits } = exchange;
   response.setHeader("x-content-type-options", "nosniff");
   response.setHeader("cache-control", "no-store");
@@ -92,7 +92,7 @@ function sendError({ request, response }: Exchange, cause: unknown): void {
   const isKnown = cause instanceof ApiError;
   // A client that went away while it sent its body gets no answer.
   if (!isKnown && request.destroyed && !request.complete) return;
-  const error = isKnown ? cause : new ApiError(500, "the server failed");
+  const error = isKnown ? cause : new ApiError(500, "internal server error");
   if (!isKnown) process.stderr.write(`${(cause as Error).stack}\n`);
   if (response.headersSent) {
     response.end(`data: ${JSON.stringify(error)}\n\n`);
@@ -167,9 +167,9 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
       },
       onError: (error) => end(() => reject(error)),
     });
-    const deadline = setTimeout(() => {
+    const timer = setTimeout(() => {
       cancel();
-      const message = `the text was not complete after ${limits.deadlineMs / 1000} s`;
+      const message = `generation timed out after ${limits.deadlineMs / 1000} s`;
       end(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
     }, limits.deadlineMs);
     const onClose = (): void => {
@@ -178,7 +178,7 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
     };
     response.on("close", onClose);
     function end(settle: () => void): void {
-      clearTimeout(deadline);
+      clearTimeout(timer);
       response.off("close", onClose);
       settle();
     }

@@ -113,13 +113,13 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   };
   /** Leaves after so many events, which closes the connection. */
   const streamed = async (i: number, events = Infinity): Promise<string> => {
-    const started = performance.now();
+    const startTime = performance.now();
     const response = await post({ ...bodyOf(i), stream: true, stream_options: { include_usage: true } });
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
     let [text, count, reason, usage] = ["", 0, "", 0];
     for await (const event of readEvents(response)) {
       if (event.error) throw new Error(event.error.message);
-      if (count++ === 0) firstTokens.push(performance.now() - started);
+      if (count++ === 0) firstTokens.push(performance.now() - startTime);
       text += event.choices![0]?.text ?? "";
       reason = event.choices![0]?.finish_reason ?? reason;
       usage = event.usage?.completion_tokens ?? usage;
@@ -153,15 +153,15 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       else faults.push(`cancelled request ${i}: ${outcome}`);
       return;
     }
-    const started = performance.now();
+    const startTime = performance.now();
     const text = await (kind === "whole" ? whole(i) : streamed(i));
-    latencies.push(performance.now() - started);
+    latencies.push(performance.now() - startTime);
     completed++;
     if (text !== alone[i % alone.length])
       faults.push(`request ${i}: "${text}" instead of "${alone[i % alone.length]}"`);
   };
   const kinds = kindsOf(settings);
-  const started = performance.now();
+  const startTime = performance.now();
   let next = 0;
   const client = async (): Promise<void> => {
     while (next < kinds.length) {
@@ -170,7 +170,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     }
   };
   await Promise.all(Array.from({ length: clients }, client));
-  const seconds = (performance.now() - started) / 1000;
+  const seconds = (performance.now() - startTime) / 1000;
   return {
     ...{ completed, cancelled, refused, faults, seconds },
     tokensPerSecond: generated / seconds,

@@ -196,7 +196,10 @@ function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedMod
   const isPrompt = (value: unknown): boolean => typeof value === "string" || isIds(value);
   const accepts = (value: unknown): boolean =>
     isPrompt(value) || (Array.isArray(value) && value.length === 1 && isPrompt(value[0]));
-  const given = fields.get("prompt", accepts, "one text, or its tokens") as string | number[] | [string | number[]];
+  const given = fields.get("prompt", accepts, "a string, or an array of token ids") as
+    | string
+    | number[]
+    | [string | number[]];
   if (given === undefined) throw invalidField("prompt", "prompt: required");
   const isNested = Array.isArray(given) && given.length === 1 && typeof given[0] !== "number";
   const prompt = (isNested ? given[0] : given) as string | readonly number[];

@@ -142,7 +142,7 @@ async function runRanks(settings: ServeSettings, { engine, socket, parts, signal
       parts.launch?.onEvent?.(event);
       if (event.type !== "exit" || event.code === 0) return;
       // Sooner than by the socket of rank 0, which may not be the one that died.
-      engine.detach(`rank ${event.rank} was lost; the ranks are started again`);
+      engine.detach(`rank ${event.rank} was lost; restarting all ranks`);
     },
   });
   throwIfFailed(result);

@@ -120,14 +120,14 @@ class AttentionBench implements AsyncDisposable {
   async once(): Promise<number> {
     await this.#synchronize();
     const before = this.#sent();
-    const began = performance.now();
+    const startTime = performance.now();
     const outputs = this.#shards.map(({ ctx, q, k, v }) => {
       const { mask } = this.#settings;
       return attention(ctx, q, k, v, { backend: this.#backend, mask, queries: this.#layout, keys: this.#layout });
     });
     if (this.#settings.backward) for (const [i, out] of outputs.entries()) out.backward(this.#shards[i]!.dOut);
     await this.#synchronize();
-    const seconds = (performance.now() - began) / 1000;
+    const seconds = (performance.now() - startTime) / 1000;
     this.bytesSent = this.#sent() - before;
     for (const out of outputs) out[Symbol.dispose]();
     for (const { q, k, v } of this.#shards) {

@@ -16,7 +16,7 @@ export const driverCheck: Check = {
     }
     const found = await system.runProbe("cuda");
     if ("value" in found) {
-      const { driver: cuda, library, cublasLt = "not found: matmul uses a plain kernel" } = found.value;
+      const { driver: cuda, library, cublasLt = "not found: matmul uses the built-in kernel" } = found.value;
       return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
     }
     const [text, remedy] = formatFailure(found.error);
@@ -154,6 +154,8 @@ export const ncclCheck: Check = {
     if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];
     const [text, remedy] = formatFailure(found.error);
     if (count > 1 || found.error.name === "AddonLoadError") return [problem(text, remedy)];
-    return [count === 1 ? note(`${text}: needed between several GPUs only`, remedy) : note("not needed without a GPU")];
+    return [
+      count === 1 ? note(`${text}: required only with more than one GPU`, remedy) : note("not required without a GPU"),
+    ];
   },
 };

@@ -119,7 +119,7 @@ export async function runProbeProcess<T>(
   const how = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) =>
-      resolve(signal === null ? "the process died" : `the process was killed by ${signal}`),
+      resolve(signal === null ? "the process exited" : `the process was killed by ${signal}`),
     );
   });
   const answered = tryRead(() => JSON.parse(reported) as ProbeResult<T>);

@@ -36,7 +36,7 @@ const answers: AnswersGiven = {
   cuda: noDriver,
   gpus: noDriver,
   nccl: noNccl,
-  ucx: { error: { name: "AddonLoadError", message: "ucx: expected UCX, received none; install UCX 1.13 or newer" } },
+  ucx: { error: { name: "AddonLoadError", message: "ucx: no usable UCX library: no file; install UCX 1.13 or newer" } },
 };
 
 /** What cudaSystem() reports of so many H200. */

@@ -89,9 +89,9 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   }
   const pairs = new Float64Array(ranks);
   const byRank = new RequiredRowCounter(keyShards);
-  const hostSize = model.ranksPerHost;
-  const byHost = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, hostSize)) : undefined;
-  const hostQueries = byHost ? hostShards(queryShards, hostSize) : [];
+  const ranksPerHost = model.ranksPerHost;
+  const byHost = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, ranksPerHost)) : undefined;
+  const hostQueries = byHost ? hostShards(queryShards, ranksPerHost) : [];
   for (const mask of masks) {
     const slices = resolveSlices(mask, length, keys);
     const all = [{ start: 0, length: keys, step: 1 }];
@@ -104,7 +104,7 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   return {
     ranks: queryShards.map((spans, rank) => {
       const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
-      const host = Math.floor(rank / hostSize);
+      const host = Math.floor(rank / ranksPerHost);
       const rows = byHost && { pairs: 0, received: byHost.received[host]!, sent: byHost.sent[host]! };
       return { rows: rowsOf(spans), ...load, time: model.rankTime(load, rows) };
     }),

@@ -97,12 +97,13 @@ export function requiredRows({
 }: Pick<DispatchProblem, "chunks" | "required" | "atomRows">): Float64Array {
   const before = new Float64Array(atomRows.length + 1);
   for (const [atom, rows] of atomRows.entries()) before[atom + 1] = before[atom]! + rows;
-  const widths = new Float64Array(chunks);
+  const rowCounts = new Float64Array(chunks);
   for (let chunk = 0; chunk < chunks; chunk++) {
     const intervals = required[chunk]!;
-    for (let i = 0; i < intervals.length; i += 2) widths[chunk]! += before[intervals[i + 1]!]! - before[intervals[i]!]!;
+    for (let i = 0; i < intervals.length; i += 2)
+      rowCounts[chunk]! += before[intervals[i + 1]!]! - before[intervals[i]!]!;
   }
-  return widths;
+  return rowCounts;
 }
 
 /** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */

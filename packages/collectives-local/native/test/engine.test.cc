@@ -99,8 +99,8 @@ void testUpstream() {
   world.ranks[1].postAndWait(message(false, 0, b));
   check(world.ranks[0].device->synchronize()->code == MOSAIC_FAILURE_DEVICE, "own failure stays");
   const auto failure = world.ranks[1].device->synchronize();
-  check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "a peer fails with it");
-  check(contains(failure, "illegal instruction"), "with the cause");
+  check(failure && failure->code == MOSAIC_FAILURE_PEER_LOST, "the peer fails with PEER_LOST");
+  check(contains(failure, "illegal instruction"), "the peer's failure has the cause");
 }
 
 // ── connecting
@@ -270,8 +270,8 @@ void testInProcessValues() {
   InProcessControl control(world, 0);
   control.put("key", "first");
   control.put("key", "second");
-  check(control.get("key") == "first", "the first value stays");
-  check(control.find("key", 0) == "first" && !control.find("none", 0), "find waits for nothing");
+  check(control.get("key") == "first", "put does not overwrite an existing key");
+  check(control.find("key", 0) == "first" && !control.find("none", 0), "find with timeout 0 does not block");
   try {
     control.put("large", std::string(65'537, 'x'));
     check(false, "a value beyond 64 KiB is rejected");

@@ -96,7 +96,7 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const std::string what = "NCCL: " + name + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a rank has ended, or cannot be reached: NCCL_DEBUG=WARN has more, nccl({ network }) or "
+            what + "; a remote rank has exited or is unreachable: NCCL_DEBUG=WARN has more, nccl({ network }) or "
                    "NCCL_SOCKET_IFNAME names the networks to use"};
   }
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.

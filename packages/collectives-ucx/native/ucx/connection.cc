@@ -108,7 +108,8 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
                   "connect: " + rankText(rank_) + ": UCX has no network" +
                       (settings_.network.empty() ? "" : " \"" + settings_.network + "\"") + " that reaches " +
                       rankText(peer.rank) +
-                      "; both hosts must be on it: name it by ucx({ network }), `ucx_info -d` lists those there are; a "
+                      "; both hosts must be on it: set it with ucx({ network }), "
+                      "`ucx_info -d` lists the available devices; a "
                       "container or network namespace needs a /sys of its own");
   }
 }

@@ -96,7 +96,7 @@ Library find(const std::vector<std::string>& candidates) {
   }
   throw Failure(
       MOSAIC_FAILURE_DEVICE,
-      "ucx: expected UCX, received " + (unsupported.empty() ? "none (" + loadErrors + ")" : unsupported) + "; " +
+      "ucx: no usable UCX library: " + (unsupported.empty() ? loadErrors : unsupported) + "; " +
           kInstallHint);
 }
 

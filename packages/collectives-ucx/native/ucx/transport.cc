@@ -32,7 +32,7 @@ class Transport {
   MosaicHostTransport host_;
   /// By rank: on this rank's host.
   std::vector<bool> isLocal_;
-  bool isOneHost_ = false;
+  bool isSingleHost_ = false;
   SharedMemory memory_;  // unless this rank is alone on its host
   Messages messages_;    // to all others
 };
@@ -42,8 +42,8 @@ void Transport::connect(MosaicBootstrap& bootstrap) {
     isLocal_.push_back(bootstrap.hosts[rank] == bootstrap.hosts[bootstrap.rank]);
   }
   const auto ranksOnHost = std::count(isLocal_.begin(), isLocal_.end(), true);
-  isOneHost_ = ranksOnHost == bootstrap.size;
-  if (isOneHost_ || ranksOnHost > 1) memory_.connect(bootstrap, isOneHost_ ? Wakeup::Futex : Wakeup::Descriptor);
+  isSingleHost_ = ranksOnHost == bootstrap.size;
+  if (isSingleHost_ || ranksOnHost > 1) memory_.connect(bootstrap, isSingleHost_ ? Wakeup::Futex : Wakeup::Descriptor);
   messages_.connect(bootstrap);
 }
 
@@ -62,7 +62,7 @@ bool Transport::progress() {
 }
 
 void Transport::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
-  if (isOneHost_) return memory_.sleep(nanoseconds, ready, arg);
+  if (isSingleHost_) return memory_.sleep(nanoseconds, ready, arg);
   if (!memory_.isConnected()) return messages_.wait(nanoseconds, ready, arg);
   memory_.beginPoll();
   messages_.wait(nanoseconds, ready, arg, memory_.fd());

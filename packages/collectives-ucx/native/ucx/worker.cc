@@ -83,7 +83,7 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
     if (status < UCS_OK) {
       throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot open" + network + ": " + ucp.statusString(status) + remedy);
     }
-    check(ucp.workerGetEfd(worker_, &fd_), "ucx: a descriptor to wait on");
+    check(ucp.workerGetEfd(worker_, &fd_), "ucp_worker_get_efd");
   } catch (...) {
     if (worker_) ucp.workerDestroy(worker_);
     ucp.cleanup(context_);
@@ -116,7 +116,7 @@ ucp_ep_h Worker::endpointTo(const std::string& address, const ucp_err_handler_t&
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = library().functions.epCreate(worker_, &params, &endpoint);
   if (status == UCS_ERR_UNREACHABLE) return nullptr;
-  check(status, "ucx: an endpoint");
+  check(status, "ucp_ep_create");
   return endpoint;
 }
 

@@ -15,12 +15,10 @@ import {
   type Tensor,
   zeros,
   defineOptions,
-  option,
   type OptionsOf,
 } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { checkMessage, waitForError, expectError, openTestWorld } from "../failures/test-world.ts";
-import type { MakeWorld } from "../world.ts";
 import { makeBackendOption, makeWorldOption } from "../suite-options.ts";
 
 export const agreementSuiteOptions = defineOptions("agreementSuite", {
@@ -151,7 +149,7 @@ const disagreements: readonly RankDisagreement[] = [
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
  * import { world } from "@mosaic/collectives-local";
- * import { agreementSuite, type MakeWorld } from "@mosaic/conformance";
+ * import { agreementSuite} from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
  * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
@@ -224,7 +222,7 @@ function attend(ctx: Context, backend: AttentionBackend, chosen: AgreementOption
 async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   const mask = masks.documents([4, 4, 4]);
-  const ended = await Promise.allSettled(
+  const results = await Promise.allSettled(
     contexts.map(async (ctx) => {
       try {
         await attend(ctx, backend("sp"), { ...defaultOptions, mask, scale: ctx.rank === 1 ? 0.5 : 0.25 }).read();
@@ -233,7 +231,7 @@ async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Prom
       }
     }),
   );
-  const failed = ended.filter((each) => each.status === "rejected");
+  const failed = results.filter((each) => each.status === "rejected");
   check(failed.length > 0, "expected a rank that fails to read or to close, received none");
   for (const { reason } of failed) {
     const message = expectError(reason as Error, CollectiveMismatchError);

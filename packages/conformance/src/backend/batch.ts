@@ -10,7 +10,6 @@ import {
   type Slice,
   type Tensor,
   defineOptions,
-  option,
   type OptionsOf,
 } from "@mosaic/core";
 import { resolveBatchMaskUnchecked } from "@mosaic/core/context-parallel";
@@ -20,7 +19,7 @@ import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { type MaskMod } from "../oracle/attention.ts";
 import { normals } from "../oracle/numbers.ts";
 import { pairwise } from "../pairwise.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { onWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
 import { measureBackend } from "./measure.ts";
 import { headsFirst, listPositions, takeRows } from "./shard.ts";
@@ -192,12 +191,16 @@ export function batchSuite(options: BatchSuiteOptions): Case[] {
 async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const trials = batchTrials(arrangement, dtypes);
-  const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
-    const measurements: Measurement[] = [];
-    for (const trial of trials) measurements.push(await measureBackend(ctx, backend, trial));
-    return measurements;
-  });
-  checkTrials(backend.name, measured);
+  const measurementsByRank = await onWorld(
+    makeWorld,
+    { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
+    async (ctx) => {
+      const measurements: Measurement[] = [];
+      for (const trial of trials) measurements.push(await measureBackend(ctx, backend, trial));
+      return measurements;
+    },
+  );
+  checkTrials(backend.name, measurementsByRank);
 }
 
 const padSamples = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;

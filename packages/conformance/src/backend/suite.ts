@@ -2,7 +2,7 @@ import { type AttentionBackend, type DType, expectValue, defineOptions, option, 
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkTrials, type Measurement } from "../measure/gate.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { onWorld } from "../world.ts";
 import { runLocalAttention, runBackendOnRank, type InitialState, selectRows, positionsOfRank } from "./attend.ts";
 import { measureBackend } from "./measure.ts";
 import {

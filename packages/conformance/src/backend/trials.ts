@@ -1,13 +1,4 @@
-import {
-  type AttentionBackend,
-  type Context,
-  contiguous,
-  type Coordinate,
-  type DType,
-  type Placement,
-  striped,
-  zigzag,
-} from "@mosaic/core";
+import { type Context, contiguous, type Coordinate, type DType, type Placement, striped, zigzag } from "@mosaic/core";
 import { check } from "../check.ts";
 import { integer, uniforms } from "../oracle/numbers.ts";
 import { maskTrials } from "./masks.ts";

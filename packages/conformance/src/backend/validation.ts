@@ -99,8 +99,9 @@ interface InvalidCall {
  * await cases[0]!.run();
  * ```
  */
-export function validationSuite(options: ValidationSuiteOptions): Case[] {
-  const { makeWorld, backend, sharded, nest } = validationSuiteOptions.parse(options);
+export function validationSuite(given: ValidationSuiteOptions): Case[] {
+  const options = validationSuiteOptions.parse(given);
+  const { makeWorld, backend, sharded } = options;
   const mistakes = [
     invalidAxis(backend),
     ...sharded.flatMap(invalidSequences),

@@ -8,7 +8,6 @@ import {
   masks,
   type Tensor,
   defineOptions,
-  option,
   type OptionsOf,
 } from "@mosaic/core";
 import { type Case, magnitude } from "../check.ts";

@@ -143,7 +143,7 @@ async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hi
   group.groupCast(out, input, drawn.plan, { label: "test", hierarchical }).wait();
   for (const [i, tensor] of out.entries()) {
     checkEqual(await tensor.read(), expectedCast(drawn, rank, i, dtype).values, `tensor ${i}, ${dtype}, rank ${rank}`);
-    check(tensor.storage.version > versions[i]!, "groupCast: the version of its output was not raised");
+    check(tensor.storage.version > versions[i]!, "groupCast: the version counter of its output was not incremented");
   }
   disposeAll(input, out);
 }

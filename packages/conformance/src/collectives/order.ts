@@ -68,8 +68,8 @@ async function versionCounters(group: ProcessGroup): Promise<void> {
   const raises = (name: string, post: () => Work): void => {
     const before = [sent.storage.version, received.storage.version];
     post().wait();
-    check(sent.storage.version === before[0], `${name}: the version of its input was raised`);
-    check(received.storage.version > before[1]!, `${name}: the version of its output was not raised`);
+    check(sent.storage.version === before[0], `${name}: the version counter of its input was incremented`);
+    check(received.storage.version > before[1]!, `${name}: the version counter of its output was not incremented`);
   };
   using share = received.slice(0, 0, 1);
   using mine = sent.slice(0, 0, 1);
@@ -86,7 +86,10 @@ async function versionCounters(group: ProcessGroup): Promise<void> {
   const root = rank === 0 ? sent.storage.version : received.storage.version;
   group.broadcast(rank === 0 ? sent : received, 0).wait();
   const raised = (rank === 0 ? sent : received).storage.version - root;
-  check(rank === 0 ? raised === 0 : raised > 0, `broadcast: the version was raised by ${raised} on rank ${rank}`);
+  check(
+    rank === 0 ? raised === 0 : raised > 0,
+    `broadcast: the version counter was incremented by ${raised} on rank ${rank}`,
+  );
   await checkTensorValues(mine, [Number.NaN], "the input");
 }
 
@@ -175,6 +178,6 @@ async function checkSplits(group: ProcessGroup): Promise<void> {
   for (const work of works) work.wait();
   const sum = (ranks: readonly number[]) => ranks.reduce((a, b) => a + b, 0);
   await checkTensorValues(inPart, [sum(members) * members.length], "the sum of the split group, twice");
-  await checkTensorValues(inAll, [sum(groupRanks(group))], "the sum of all");
-  await checkTensorValues(own, [group.rank], "the sum of one");
+  await checkTensorValues(inAll, [sum(groupRanks(group))], "the sum of the world");
+  await checkTensorValues(own, [group.rank], "the sum of the single-rank group");
 }

@@ -74,7 +74,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     ]),
     ...sampleMaskCases(make, run),
     {
-      name: "attention: NaN in a key does not reach earlier queries, float32",
+      name: "attention: NaN in a key does not propagate to earlier queries, float32",
       run: () => withDevice(make, earlierQueries),
     },
     {

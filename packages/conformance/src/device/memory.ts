@@ -44,10 +44,10 @@ async function writeCopies(device: Device): Promise<void> {
 
 async function readReturnsLatest(device: Device): Promise<void> {
   using x = tensorFrom(device, [1, 2, 3], { shape: [3] });
-  const before = x.read();
+  const allocatedBefore = x.read();
   device.kernels.fill(x, 7);
   const after = x.read();
-  checkEqual(await before, [1, 2, 3], "read before");
+  checkEqual(await allocatedBefore, [1, 2, 3], "read before");
   checkEqual(await after, [7, 7, 7], "read after");
 }
 
@@ -70,17 +70,20 @@ async function memoryReuse(device: Device): Promise<void> {
 }
 
 async function allocationCounts(device: Device): Promise<void> {
-  const before = device.memory().allocated;
+  const allocatedBefore = device.memory().allocated;
   const x = device.empty([1000, 100], "float32");
   const { allocated, reserved, peak } = device.memory();
-  check(allocated - before >= 400_000, `${allocated - before} bytes are counted for 400000`);
+  check(allocated - allocatedBefore >= 400_000, `${allocated - allocatedBefore} bytes are counted for 400000`);
   check(reserved >= allocated && peak >= allocated, `reserved ${reserved}, peak ${peak}, allocated ${allocated}`);
   x[Symbol.dispose]();
   await device.stream.synchronize();
-  check(device.memory().allocated === before, `${device.memory().allocated - before} bytes remain`);
+  check(device.memory().allocated === allocatedBefore, `${device.memory().allocated - allocatedBefore} bytes remain`);
   check(device.memory().peak >= allocated, "the peak was lost");
   device.resetPeakMemory();
-  check(device.memory().peak === before, `a reset peak of ${device.memory().peak}, expected ${before}`);
+  check(
+    device.memory().peak === allocatedBefore,
+    `a reset peak of ${device.memory().peak}, expected ${allocatedBefore}`,
+  );
 }
 
 async function views(device: Device): Promise<void> {

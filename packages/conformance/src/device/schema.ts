@@ -142,7 +142,7 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
       const what = `${kernel}: ${operand.name}`;
       check(
         versionIncrease > 0 === operand.isMutated,
-        `${what}: its version was raised by ${versionIncrease}; see \`versionedKernels\``,
+        `${what}: its version counter was incremented by ${versionIncrease}; see \`versionedKernels\``,
       );
       if (!operand.isMutated) {
         checkEqual(after, before, what);

@@ -1,4 +1,4 @@
-import { type DType, expectValue, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { expectValue, defineOptions, option, type OptionsOf } from "@mosaic/core";
 import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
 import { attentionCases } from "./attention.ts";

@@ -18,7 +18,10 @@ export function trainingCases(make: MakeDevice): Case[] {
   return [
     ...dtypes.flatMap((dtype) => [
       { name: `dropout, ${dtype}`, run: () => withDevice(make, (device) => dropout(device, dtype)) },
-      { name: `rows by index, ${dtype}`, run: () => withDevice(make, (device) => checkIndexed(device, dtype)) },
+      {
+        name: `gatherRows and scatterAddRows, ${dtype}`,
+        run: () => withDevice(make, (device) => checkIndexed(device, dtype)),
+      },
       { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => crossEntropy(device, dtype)) },
       { name: `adamW, ${dtype}`, run: () => withDevice(make, (device) => checkAdam(device, "adamW", dtype)) },
       {

@@ -39,7 +39,7 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
       run: () => closeAfterFailure(makeWorld),
     },
     {
-      name: "recorded calls that agree, among messages that only some ranks join",
+      name: "matching recorded calls between messages of some ranks",
       run: () => checkAgreement(makeWorld),
     },
     { name: "what cannot be recorded throws", run: () => checkInvalidDescription(makeWorld) },

@@ -43,7 +43,7 @@ async function rankExits(makeWorld: MakeWorld, { next, late }: ExitOptions): Pro
   sender.sendRecv([{ tensor: sent, to: 1 }]);
   receiver.sendRecv([{ tensor: received, from: 0 }]).wait();
   await sender[Symbol.asyncDispose]();
-  checkEqual(await received.read(), [1, 2], "what it sent");
+  checkEqual(await received.read(), [1, 2], "the received values");
   const post = (): void => receiver.sendRecv([next(received)], { label: "ring(sp)" }).wait();
   if (!late) post();
   const message = expectError(await (late ? waitForError(receiver, post) : readOutcome(received)), PeerLostError);
@@ -111,8 +111,8 @@ async function closeTimesOut(makeWorld: MakeWorld): Promise<void> {
 async function checkSequentialClose(makeWorld: MakeWorld): Promise<void> {
   await using stage = await openTestWorld(makeWorld, { size: 2 });
   stage.groups[0]!.barrier();
-  const started = performance.now();
+  const startTime = performance.now();
   for (const context of stage.contexts) await context.close();
-  const seconds = (performance.now() - started) / 1000;
+  const seconds = (performance.now() - startTime) / 1000;
   check(seconds < 15, `closing took ${seconds} s`);
 }

@@ -12,7 +12,7 @@ import {
 import { formatMesh, meshSize } from "../backend/trials.ts";
 import { type Case, check } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { type MakeWorld, onWorld } from "../world.ts";
+import { onWorld } from "../world.ts";
 import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-options.ts";
 
 export const leakOptions = defineOptions("leakCase", {
@@ -50,11 +50,11 @@ export function leakCase(options: LeakOptions): Case {
 }
 
 /** The least that is held at any of several moments of a training: what grows for good raises that, too. */
-async function minMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUse> {
-  let least: MemoryUse | undefined;
+async function minMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUsage> {
+  let least: MemoryUsage | undefined;
   for (let sample = 0; sample < NUM_SAMPLES; sample++) {
     await train(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
-    const now = memoryUse(ctx);
+    const now = memoryUsage(ctx);
     const before = least ?? now;
     least = {
       allocated: Math.min(before.allocated, now.allocated),
@@ -66,9 +66,9 @@ async function minMemory(ctx: Context, arrangement: Arrangement, steps: number):
   return least!;
 }
 
-type MemoryUse = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
+type MemoryUsage = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
 
-function memoryUse({ device }: Context): MemoryUse {
+function memoryUsage({ device }: Context): MemoryUsage {
   setFlagsFromString("--expose-gc");
   (runInNewContext("gc") as () => void)();
   const { allocated, reserved } = device.memory();
@@ -76,8 +76,8 @@ function memoryUse({ device }: Context): MemoryUse {
   return { allocated, reserved, resident: rss, heap: heapUsed };
 }
 
-function checkNoGrowth(rank: number, before: MemoryUse, after: MemoryUse): void {
-  const grown = (name: keyof MemoryUse) => after[name] - before[name];
+function checkNoGrowth(rank: number, before: MemoryUsage, after: MemoryUsage): void {
+  const grown = (name: keyof MemoryUsage) => after[name] - before[name];
   for (const name of ["allocated", "reserved"] as const) {
     check(grown(name) <= 0, `rank ${rank}: ${name} device memory grew by ${grown(name)} bytes from ${before[name]}`);
   }

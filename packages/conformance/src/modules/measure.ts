@@ -12,7 +12,14 @@ import {
 } from "../measure/gate.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type ModuleReference, moduleOracle, type ModuleParameters } from "./oracle.ts";
-import { makeInput, type ModuleResult, type ModuleTrial, type SequenceShare, rankPositions, runStep } from "./trial.ts";
+import {
+  makeInput,
+  type ModuleResult,
+  type ModuleTrial,
+  type SequenceAssignment,
+  rankPositions,
+  runStep,
+} from "./trial.ts";
 import type { Arrangement } from "../suite-options.ts";
 
 const gradientNames = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
@@ -100,7 +107,7 @@ function digest(gradients: ModuleParameters): string {
 function computeReference(
   trial: ModuleTrial,
   parameters: ModuleParameters,
-  { sequence, sequences }: SequenceShare,
+  { sequence, sequences }: SequenceAssignment,
 ): ModuleReference {
   const part = (values: Float64Array) => {
     const one = values.length / sequences;

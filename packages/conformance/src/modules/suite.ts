@@ -1,4 +1,4 @@
-import { defineOptions, option, type OptionsOf } from "@mosaic/core";
+import { defineOptions, type OptionsOf } from "@mosaic/core";
 import { formatMesh, meshSize } from "../backend/trials.ts";
 import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";

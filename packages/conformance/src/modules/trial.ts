@@ -43,7 +43,7 @@ export function makeInput({ sizes, dtype }: ModuleTrial, sequences: number, seed
 export async function runStep(
   ctx: Context,
   trial: ModuleTrial,
-  { arrangement, sequence, sequences }: SequenceShare,
+  { arrangement, sequence, sequences }: SequenceAssignment,
 ): Promise<ModuleResult> {
   const { sizes, mask, placement, dtype, useCheckpoint } = trial;
   const { length, embed, numHeads, numKvHeads, headDim } = sizes;
@@ -89,7 +89,7 @@ export async function runStep(
 }
 
 /** Which sequence a rank works on, of how many. */
-export interface SequenceShare {
+export interface SequenceAssignment {
   readonly arrangement: Arrangement;
   readonly sequence: number;
   readonly sequences: number;

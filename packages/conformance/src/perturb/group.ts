@@ -40,7 +40,7 @@ export interface Perturbation {
 export class PerturbedGroup implements ProcessGroup {
   readonly #group: ProcessGroup;
   readonly #perturbation: Perturbation;
-  readonly #next: () => number;
+  readonly #nextRandom: () => number;
   #inFlight = 0;
   readonly hosts?: readonly number[];
 
@@ -48,7 +48,7 @@ export class PerturbedGroup implements ProcessGroup {
     this.#group = group;
     if (group.hosts) this.hosts = group.hosts;
     this.#perturbation = perturbation;
-    this.#next = uniforms(perturbation.seed + group.rank);
+    this.#nextRandom = uniforms(perturbation.seed + group.rank);
   }
 
   /** Collectives posted and not yet waited for. */
@@ -74,7 +74,7 @@ export class PerturbedGroup implements ProcessGroup {
 
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
     const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
-    const order = shuffleTransfers(transfers, this.#next);
+    const order = shuffleTransfers(transfers, this.#nextRandom);
     return this.#post(received, () => this.#group.sendRecv(order, options));
   }
 

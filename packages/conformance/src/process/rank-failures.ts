@@ -17,10 +17,10 @@ export interface RankFailureOptions {
 /** One of three ranks fails; the others name it, and end. */
 export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
   return [
-    processCase(program, "a killed rank is reported at once, and all ranks end", (processes) =>
+    processCase(program, "a killed rank is reported at once, and all ranks exit", (processes) =>
       checkKilledRank(processes, { failing: 1, noticeSeconds }),
     ),
-    processCase(program, "rank 0, the host of the rendezvous, that is killed", (processes) =>
+    processCase(program, "a killed rank 0, which hosts the rendezvous, is reported", (processes) =>
       checkKilledRank(processes, { failing: 0, noticeSeconds }),
     ),
     processCase(program, "a rank that exits early is reported", (processes) => checkEarlyClose(processes, "exits")),
@@ -52,11 +52,11 @@ async function failOneRank(
     ...extraEnvironment,
   });
   const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
-  const started = performance.now();
+  const startTime = performance.now();
   ranks[failing]!.proceed();
   const others = ranks.filter((_, rank) => rank !== failing);
   const failures = await Promise.all(others.map((rank) => rank.waitForEvent("failed")));
-  return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - started) / 1000 };
+  return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - startTime) / 1000 };
 }
 
 async function checkKilledRank(

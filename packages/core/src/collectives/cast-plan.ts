@@ -115,8 +115,8 @@ class WordHash {
 
 /** Of all ranges of a plan, computed once for a plan object: every pair of ranks is visited. */
 function hashPlan(plan: GroupCastPlan): readonly [number, number] {
-  let known = planHashes.get(plan);
-  if (!known) {
+  let cached = planHashes.get(plan);
+  if (!cached) {
     const hash = new WordHash();
     for (let sender = 0; sender < plan.size; sender++) {
       for (let receiver = 0; receiver < plan.size; receiver++) {
@@ -125,9 +125,9 @@ function hashPlan(plan: GroupCastPlan): readonly [number, number] {
         }
       }
     }
-    planHashes.set(plan, (known = [hash.low, hash.high]));
+    planHashes.set(plan, (cached = [hash.low, hash.high]));
   }
-  return known;
+  return cached;
 }
 
 /** What must agree between ranks: the plan, how rows travel by it, and tensors but for their rows. */

@@ -53,7 +53,7 @@ export interface CollectiveCall {
   readonly reduce?: ReduceOp;
   readonly root?: number;
   /** The caller gave the counts, so shapes may differ from rank to rank. */
-  readonly allowUnequal?: boolean;
+  readonly allowUnequalShapes?: boolean;
   /** Elements for each rank; of allGather and reduceScatter: the share of each rank. */
   readonly send?: readonly number[];
   /** allToAll: elements from each rank. */
@@ -149,7 +149,10 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "out", out, sum(send));
     checkSize(where, "input", input, send[this.rank]!);
     checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
-    return this.#enqueue({ op: "allGather", out, input, send, allowUnequal: !!options?.counts }, options?.label ?? "");
+    return this.#enqueue(
+      { op: "allGather", out, input, send, allowUnequalShapes: !!options?.counts },
+      options?.label ?? "",
+    );
   }
 
   // oxlint-disable-next-line max-params -- as in PyTorch: output, input, operation, options
@@ -160,8 +163,11 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkSize(where, "input", input, sum(send));
     checkSize(where, "out", out, send[this.rank]!);
     checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
-    const allowUnequal = !!options?.counts;
-    return this.#enqueue({ op: "reduceScatter", out, input, send, reduce: op, allowUnequal }, options?.label ?? "");
+    const allowUnequalShapes = !!options?.counts;
+    return this.#enqueue(
+      { op: "reduceScatter", out, input, send, reduce: op, allowUnequalShapes },
+      options?.label ?? "",
+    );
   }
 
   allReduce(x: Tensor, op: ReduceOp = "sum", options?: CollectiveOptions): Work {
@@ -184,8 +190,8 @@ export abstract class CheckedGroup implements ProcessGroup {
       });
     }
     checkOverlap(where, { out, input });
-    const allowUnequal = !!(options?.send ?? options?.receive);
-    return this.#enqueue({ op: "allToAll", out, input, send, receive, allowUnequal }, options?.label ?? "");
+    const allowUnequalShapes = !!(options?.send ?? options?.receive);
+    return this.#enqueue({ op: "allToAll", out, input, send, receive, allowUnequalShapes }, options?.label ?? "");
   }
 
   broadcast(x: Tensor, root: number, options?: CollectiveOptions): Work {
@@ -319,8 +325,8 @@ export abstract class CheckedGroup implements ProcessGroup {
       group: this,
       post: (messages, variant) => {
         const planHash = (): number => groupCastHash(plan, variant, input);
-        const work = this.postRows({ op, input: input[0]!, allowUnequal: true, planHash }, messages, label);
-        for (const { tensor, isSent } of messages) if (!isSent) tensor.storage.recordMutation(op);
+        const work = this.postRows({ op, input: input[0]!, allowUnequalShapes: true, planHash }, messages, label);
+        for (const { tensor, isSend } of messages) if (!isSend) tensor.storage.recordMutation(op);
         return work;
       },
     };

@@ -17,7 +17,7 @@ export interface RowTransfer {
   readonly tensor: Tensor;
   readonly rows: RowRange | undefined;
   readonly peer: number;
-  readonly isSent: boolean;
+  readonly isSend: boolean;
 }
 
 /** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see groupCastHash. */
@@ -28,10 +28,10 @@ export interface GroupCastContext {
 
 /** A batch of messages with a tensor for each; `owned`: those that were made for it. */
 export function toTransfers(messages: readonly RowTransfer[], owned: Tensor[]): Transfer[] {
-  return messages.map(({ tensor: x, rows, peer, isSent }) => {
+  return messages.map(({ tensor: x, rows, peer, isSend }) => {
     const tensor = rows ? rowsOf(x, rows) : x;
     if (rows) owned.push(tensor);
-    return isSent ? { tensor, to: peer } : { tensor, from: peer };
+    return isSend ? { tensor, to: peer } : { tensor, from: peer };
   });
 }
 
@@ -84,21 +84,21 @@ class TransferBatch {
   // oxlint-disable-next-line max-params -- to whom, of what, which rows, as what
   send(to: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
     if (areContiguous(x, ranges, dtype)) {
-      this.#messages.push({ tensor: x, rows: ranges[0]!, peer: to, isSent: true });
+      this.#messages.push({ tensor: x, rows: ranges[0]!, peer: to, isSend: true });
       return;
     }
     const tensor = copyRows(x, ranges, dtype);
     this.#packed.push(tensor);
-    this.#messages.push({ tensor, rows: undefined, peer: to, isSent: true });
+    this.#messages.push({ tensor, rows: undefined, peer: to, isSend: true });
   }
 
   /** What an earlier batch of the operation receives. */
   forward(to: number, { tensor, rows }: Rows): void {
-    this.#messages.push({ tensor, rows, peer: to, isSent: true });
+    this.#messages.push({ tensor, rows, peer: to, isSend: true });
   }
 
   receive(from: number, tensor: Tensor, rows?: RowRange): Rows {
-    const message = { tensor, rows, peer: from, isSent: false };
+    const message = { tensor, rows, peer: from, isSend: false };
     this.#messages.push(message);
     return message;
   }

@@ -126,7 +126,12 @@ export class ChunkBuffers implements Disposable {
     }
     const layouts = this.#layoutsOf(spec, rows);
     const memory = last?.memory ?? spec.map((each) => this.#allocateSlot(each));
-    expectValue("ChunkBuffers.slot", memory.length === layouts.length, "what chunks of this name are like", spec);
+    expectValue(
+      "ChunkBuffers.slot",
+      memory.length === layouts.length,
+      "as many tensors as earlier chunks of this name",
+      spec,
+    );
     const wire = memory.map((tensor, i) => createView(tensor, layouts[i]!.wire));
     const slot = this.#track({ memory, rows, wire, tensors: this.#attentionViews(wire, layouts) });
     this.#slots.set(name, slot);
@@ -237,7 +242,7 @@ export class ChunkBuffers implements Disposable {
     for (let i = 0; i < tensors.length; i++) {
       checkTensor(where, tensors[i]);
       const isOfDevice = tensors[i]!.device === this.#device;
-      if (!isOfDevice) expectValue(where, false, "tensors of the device of the buffers", tensors[i]);
+      if (!isOfDevice) expectValue(where, false, "tensors on the device of the buffers", tensors[i]);
     }
     checkChunkSpec(where, tensors);
   }

@@ -186,8 +186,8 @@ export class LayoutCache<T> {
       last.modifiers?.sampleMasks === modifiers?.sampleMasks;
     // Backends look up every block: of layouts and a mask that were checked, only the coordinates are looked at.
     const isLookup = isSame && option.isObject(at) && option.isObject(from);
-    const known = isLookup ? this.#values.get(this.#cacheKey(call, from)) : undefined;
-    if (known !== undefined) return known;
+    const cached = isLookup ? this.#values.get(this.#cacheKey(call, from)) : undefined;
+    if (cached !== undefined) return cached;
     checkShardedCall("LayoutCache.getOrCreate", call, from);
     checkFunction("LayoutCache.getOrCreate: make", make);
     if (!isSame || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
@@ -221,8 +221,8 @@ function moduloError(rank: unknown, size: unknown): OptionError {
 
 /** What belongs to each rank, derived once. */
 function memoizeByRank<T>(derive: (rank: number) => T): (rank: number) => T {
-  const known: T[] = [];
-  return (rank) => (known[rank] ??= derive(rank));
+  const cached: T[] = [];
+  return (rank) => (cached[rank] ??= derive(rank));
 }
 
 type RankPredicate = (rank: number, source: number) => boolean;
@@ -231,9 +231,9 @@ type RankPredicate = (rank: number, source: number) => boolean;
 function memoizeByPair(size: number, relation: RankPredicate): RankPredicate {
   const [unknown, no, yes] = [0, 1, 2];
   // By rank: one that is alone in its process needs few of them.
-  const known: Uint8Array[] = [];
+  const cached: Uint8Array[] = [];
   return (rank, source) => {
-    const sources = (known[rank] ??= new Uint8Array(size));
+    const sources = (cached[rank] ??= new Uint8Array(size));
     if (sources[source] === unknown) sources[source] = relation(rank, source) ? yes : no;
     return sources[source] === yes;
   };

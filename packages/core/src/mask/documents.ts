@@ -166,7 +166,7 @@ export function fromCuSeqlens(
   if (keyEnds.length !== queryEnds.length) {
     throw new OptionError({
       where: "fromCuSeqlens: cuSeqlensK",
-      expected: `${queryEnds.length} cumulative lengths, as many as of queries`,
+      expected: `${queryEnds.length} cumulative lengths, as many as in cuSeqlens`,
       received: String(keyEnds.length),
     });
   }

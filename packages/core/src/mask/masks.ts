@@ -167,9 +167,10 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
   const ranges = positions ? rangesOf(positions as number[]) : [{ start: 0, end: tokens as number }];
   const listed = positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
   const name = `${where}(${listed ?? String(tokens)}${seeAll ? ", { queries: true }" : ""})`;
-  const least = ranges.at(-1)?.end ?? 0;
+  const minKeys = ranges.at(-1)?.end ?? 0;
   return defineMask(name, (queries, keys) => {
-    if (least > keys) throw new ShapeError({ where: name, expected: `at least ${least} keys`, received: String(keys) });
+    if (minKeys > keys)
+      throw new ShapeError({ where: name, expected: `at least ${minKeys} keys`, received: String(keys) });
     const columns = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
     if (!seeAll) return columns;
     const rowOf = (position: number): number => Math.max(0, position + queries - keys);

@@ -15,8 +15,8 @@ export function allowIndex(slices: readonly Slice[]): void {
 
 /** The index of a list that has many slices and never changes. */
 export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
-  const known = indexCache.get(slices);
-  if (known !== null) return known;
+  const cached = indexCache.get(slices);
+  if (cached !== null) return cached;
   const index = new SliceIndex(slices);
   indexCache.set(slices, index);
   return index;

@@ -31,17 +31,17 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   expectValue("resolveSlices", isMask(mask), "a Mask { name, slices }", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
-  const known = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
-  verifiedMasks.set(mask, known);
+  const cache = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
+  verifiedMasks.set(mask, cache);
   const key = `${queries},${keys}`;
-  let slices = known.get(key);
+  let slices = cache.get(key);
   if (!slices) {
     slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
     wellFormedLists.add(slices);
     allowIndex(slices);
-    if (known.size >= MAX_CACHED) known.clear();
-    known.set(key, slices);
+    if (cache.size >= MAX_CACHED) cache.clear();
+    cache.set(key, slices);
   }
   return slices;
 }
@@ -52,17 +52,17 @@ const shiftedLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>
 /** The slices of a verified list, `queries` and `keys` positions further on: the same list for the same move. */
 export function shiftSlices(slices: readonly Slice[], queries: number, keys: number): readonly Slice[] {
   if (queries === 0 && keys === 0) return slices;
-  const known = shiftedLists.get(slices) ?? new Map<string, readonly Slice[]>();
-  shiftedLists.set(slices, known);
+  const cache = shiftedLists.get(slices) ?? new Map<string, readonly Slice[]>();
+  shiftedLists.set(slices, cache);
   const key = `${queries},${keys}`;
-  let shifted = known.get(key);
+  let shifted = cache.get(key);
   if (!shifted) {
     shifted = slices.map(({ q0, q1, k0, k1, type }) => {
       return { q0: q0 + queries, q1: q1 + queries, k0: k0 + keys, k1: k1 + keys, type };
     });
     wellFormedLists.add(shifted);
-    if (known.size >= MAX_CACHED) known.clear();
-    known.set(key, shifted);
+    if (cache.size >= MAX_CACHED) cache.clear();
+    cache.set(key, shifted);
   }
   return shifted;
 }

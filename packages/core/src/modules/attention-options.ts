@@ -216,7 +216,7 @@ function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedMod
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
     where: name,
-    expected: "embedDim / numHeads, the head size, an integer from 1 to 256",
+    expected: "a head size, headDim or embedDim / numHeads, that is an integer from 1 to 256",
     received: headDim === undefined ? `${embedDim} / ${numHeads}` : `headDim ${headDim}`,
     remedy: "change numHeads, or set headDim",
   });
@@ -269,12 +269,12 @@ export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOption
       received: "one with them",
     });
   }
-  const refused = (["lengths", "documents"] as const).filter((each) => call[each] !== undefined);
-  if (refused.length > 0 || !isSingleMask(mask)) {
+  const unsupportedOptions = (["lengths", "documents"] as const).filter((each) => call[each] !== undefined);
+  if (unsupportedOptions.length > 0 || !isSingleMask(mask)) {
     throw new OptionError({
       where: `${name}.forward`,
       expected: "with a cache, at most one mask, shared by all samples",
-      received: refused.length > 0 ? refused.join(" and ") : "a mask for each sample",
+      received: unsupportedOptions.length > 0 ? unsupportedOptions.join(" and ") : "a mask for each sample",
       remedy: "pass the lengths of padded tokens to cache.layer(…)",
     });
   }

@@ -103,7 +103,9 @@ function entryMismatch(
   }
   if (source instanceof Tensor && source.device !== target.device) {
     const { type, index } = source.device;
-    return [`"${name}" on ${type}:${index}, another device: pass the values that read() returns`];
+    return [
+      `"${name}" is on ${type}:${index}, its parameter on ${target.device.type}:${target.device.index}: pass the values that read() returns`,
+    ];
   }
   if (!sameShape(source.shape, target.shape)) {
     return [`"${name}" ${formatShape(source.shape)} instead of ${formatShape(target.shape)}`];

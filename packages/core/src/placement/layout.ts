@@ -39,7 +39,7 @@ export function layoutOf(options: LayoutOptions): Layout {
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
-  const known = new Map<number, readonly Span[]>();
+  const cache = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
   return markVerified({
     length,
@@ -53,10 +53,10 @@ export function layoutOf(options: LayoutOptions): Layout {
           throw outsideMeshError(axes[i]!, own, radix[i]! - 1);
         number = number * radix[i]! + (own ?? -1) + 1;
       }
-      let spans = known.get(number);
+      let spans = cache.get(number);
       if (!spans) {
         spans = joinSpans(shardIndices(at, axes, mesh).flatMap((index) => shards[index]!));
-        known.set(number, spans);
+        cache.set(number, spans);
       }
       return spans;
     },
@@ -65,13 +65,13 @@ export function layoutOf(options: LayoutOptions): Layout {
 
 function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
   for (const [i, axis] of axes.entries()) {
-    const twice = axes.indexOf(axis) < i;
-    if (Object.hasOwn(mesh, axis) && !twice) continue;
+    const isDuplicate = axes.indexOf(axis) < i;
+    if (Object.hasOwn(mesh, axis) && !isDuplicate) continue;
     throw new OptionError({
       where: "layoutOf",
       expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
-      received: `${twice ? "duplicate " : ""}"${axis}"`,
-      remedy: twice ? "name each axis once" : "add the axis to init({ mesh })",
+      received: `${isDuplicate ? "duplicate " : ""}"${axis}"`,
+      remedy: isDuplicate ? "name each axis once" : "add the axis to init({ mesh })",
     });
   }
   for (const axis of Object.keys(mesh)) {

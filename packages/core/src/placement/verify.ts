@@ -34,15 +34,15 @@ export function resolveShards(placement: Placement, count: number, length: numbe
     count,
   );
   expectValue("resolveShards", Number.isSafeInteger(length) && length >= 0, "a length ≥ 0", length);
-  const known = verifiedShards.get(placement) ?? new Map<string, readonly (readonly Span[])[]>();
-  verifiedShards.set(placement, known);
+  const cache = verifiedShards.get(placement) ?? new Map<string, readonly (readonly Span[])[]>();
+  verifiedShards.set(placement, cache);
   const key = `${count},${length}`;
-  let shards = known.get(key);
+  let shards = cache.get(key);
   if (!shards) {
     shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
     verifyShards(`placement ${placement.name}`, shards, length);
-    if (known.size >= MAX_CACHED) known.clear();
-    known.set(key, shards);
+    if (cache.size >= MAX_CACHED) cache.clear();
+    cache.set(key, shards);
   }
   return shards;
 }

@@ -58,7 +58,7 @@ struct FoldBlock {
 
   MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
                                     const ScoreModifiers& by) {
-    static_assert(perElement == 1, "weights are dropped as float32");
+    static_assert(perElement == 1, "dropout is applied to float32 weights");
     float blockMax[width];
     scores(panel, keys, 0, keys.count, blockMax);
     ScoreBlock<V, N>::modify(by, keys.first, keys.count, panel.scores, nullptr);

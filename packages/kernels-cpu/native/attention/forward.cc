@@ -26,25 +26,27 @@ class Forward {
  public:
   Forward(const ForwardCall& call, Arena& shared)
       : call_(call),
-        a_(call.args),
-        k_(call.kernels.attention),
-        visibility_(a_.tile, a_.q.shape[0]),
-        rows_(a_.q.shape[2]),
-        keys_(a_.kv.k.shape[2]) {
+        args_(call.args),
+        kernels_(call.kernels.attention),
+        visibility_(args_.tile, args_.q.shape[0]),
+        rows_(args_.q.shape[2]),
+        keys_(args_.kv.k.shape[2]) {
     for (size_t i = 0; i < visibility_.count(); ++i) {
-      panelSegments_.emplace_back(visibility_[i], rows_, k_.width, shared);
+      panelSegments_.emplace_back(visibility_[i], rows_, kernels_.width, shared);
     }
   }
 
   void run(Pool& pool) {
-    const int64_t heads = a_.q.shape[0] * a_.q.shape[1];
-    const int64_t panels = (rows_ + k_.width - 1) / k_.width;
-    const bool isPaired = k_.products == DType::BFloat16;
-    const int64_t panelBytes = (4 * a_.kv.v.shape[3] + dtypeBytes(k_.products) * a_.q.shape[3]) * k_.width;
+    const int64_t heads = args_.q.shape[0] * args_.q.shape[1];
+    const int64_t panels = (rows_ + kernels_.width - 1) / kernels_.width;
+    const bool isPaired = kernels_.products == DType::BFloat16;
+    const int64_t panelBytes = (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3])
+                              * kernels_.width;
     const int64_t byCache = (isPaired ? kPairedGroupBytes : kGroupBytes) / panelBytes;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
     const int64_t byBalance = heads * panels / tasks;
-    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1, kGroupRows / k_.width));
+    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1,
+        kGroupRows / kernels_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
       const auto isLater = [](int64_t at, const SampleTasks& sample) { return at < sample.endTask; };
@@ -61,7 +63,7 @@ class Forward {
   /// Groups with work, the largest first, so that the last tasks are short. One head after the other, so that its keys
   /// stay in the shared cache; samples with more work first.
   void orderGroups() {
-    const int64_t size = groupPanels_ * k_.width, batches = a_.q.shape[0];
+    const int64_t size = groupPanels_ * kernels_.width, batches = args_.q.shape[0];
     std::vector<double> works;
     for (size_t i = 0; i < visibility_.count(); ++i) {
       std::vector<std::pair<double, int64_t>> found;
@@ -83,7 +85,7 @@ class Forward {
     int64_t tasks = 0;
     for (SampleTasks& sample : samples_) {
       sample.firstTask = tasks;
-      tasks += a_.q.shape[1] * static_cast<int64_t>(groups_[visibility_.indexOf(sample.batch)].size());
+      tasks += args_.q.shape[1] * static_cast<int64_t>(groups_[visibility_.indexOf(sample.batch)].size());
       sample.endTask = tasks;
     }
   }
@@ -91,19 +93,19 @@ class Forward {
   void group(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
     const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(batch)];
     QueryPanels panels(call_, static_cast<size_t>(groupPanels_), false, arena);
-    for (int64_t p = first / k_.width; p < first / k_.width + groupPanels_; ++p) {
+    for (int64_t p = first / kernels_.width; p < first / kernels_.width + groupPanels_; ++p) {
       const std::span<const Segment> segments = panelSegments.segments(p);
       if (segments.empty()) continue;
       const PanelRows rows = panelSegments.rows(p);
       panels.add({batch, h, 1, rows.first, rows.count}, segments);
     }
-    panels.fold(h * a_.kv.k.shape[1] / a_.q.shape[1], {0, keys_});
-    panels.store(a_.state, {0, keys_}, false);
+    panels.fold(h * args_.kv.k.shape[1] / args_.q.shape[1], {0, keys_});
+    panels.store(args_.state, {0, keys_}, false);
   }
 
   const ForwardCall& call_;
-  const AttendArguments& a_;
-  const AttentionKernels& k_;
+  const AttendArguments& args_;
+  const AttentionKernels& kernels_;
   const BatchVisibility visibility_;
   const int64_t rows_, keys_;
   int32_t groupPanels_ = 1;

@@ -39,39 +39,40 @@ struct PanelRange {
 class GradientGroup {
  public:
   GradientGroup(const BackwardCall& call, const GradientTask& task, Arena& arena)
-      : a_(call.args),
-        k_(call.kernels),
+      : args_(call.args),
+        kernels_(call.kernels),
         modifiers_(call.modifiers),
         task_(task),
         arena_(arena),
-        reader_(k_, a_.kv, KvUse::Backward, arena),
-        depth_(static_cast<int32_t>(a_.q.shape[3])),
-        valueDepth_(static_cast<int32_t>(a_.kv.v.shape[3])),
-        bytes_(dtypeBytes(k_.products)),
-        rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), k_.depthMultiple), bytes_)),
-        strip_(k_.gradientBlock / kStrips),
+        reader_(kernels_, args_.kv, KvUse::Backward, arena),
+        depth_(static_cast<int32_t>(args_.q.shape[3])),
+        valueDepth_(static_cast<int32_t>(args_.kv.v.shape[3])),
+        bytes_(dtypeBytes(kernels_.products)),
+        rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), bytes_)),
+        strip_(kernels_.gradientBlock / kStrips),
         panels_(static_cast<size_t>(groupPanels(call))) {
     reader_.select(task.batch, task.keyHead);
-    const int64_t rows = static_cast<int64_t>(panels_.size()) * k_.width;
-    weights_ = arena.allocate<char>(k_.gradientBlock * rows * bytes_);
-    weightGradients_ = arena.allocate<char>(k_.gradientBlock * rows * bytes_);
+    const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
+    weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * bytes_);
+    weightGradients_ = arena.allocate<char>(kernels_.gradientBlock * rows * bytes_);
     char* q = arena.allocate<char>(rows * rowStride_ * bytes_);
     char* dOut = arena.allocate<char>(rows * rowStride_ * bytes_);
-    rowBuffer_ = arena.allocate<float>(k_.width * rowStride_);
-    float* exact = isPaired() ? arena.allocate<float>(k_.gradientBlock * k_.width) : nullptr;
-    char* pairs = isPaired() ? arena.allocate<char>(k_.gradientBlock * k_.width * bytes_) : nullptr;
+    rowBuffer_ = arena.allocate<float>(kernels_.width * rowStride_);
+    float* exact = isPaired() ? arena.allocate<float>(kernels_.gradientBlock * kernels_.width) : nullptr;
+    char* pairs = isPaired() ? arena.allocate<char>(kernels_.gradientBlock * kernels_.width * bytes_) : nullptr;
     for (size_t p = 0; p < panels_.size(); ++p) {
-      const int64_t first = static_cast<int64_t>(p) * k_.width, size = rowStride_ * k_.width;
+      const int64_t first = static_cast<int64_t>(p) * kernels_.width, size = rowStride_ * kernels_.width;
       panels_[p].q = q + first * rowStride_ * bytes_;
       panels_[p].dOut = dOut + first * rowStride_ * bytes_;
       char *p0 = weights_ + first * bytes_, *ds = weightGradients_ + first * bytes_;
       panels_[p].buffers = {arena.allocate<char>(size * bytes_), arena.allocate<char>(size * bytes_),
-                       arena.allocate<float>(size), arena.allocate<float>(k_.width), arena.allocate<float>(k_.width),
-                       p0, ds, isPaired() ? pairs : ds, exact, rows, isPaired() ? k_.width : rows,
-                       a_.tile.scale, depth_, valueDepth_, false};
+                       arena.allocate<float>(size), arena.allocate<float>(kernels_.width),
+                           arena.allocate<float>(kernels_.width),
+                       p0, ds, isPaired() ? pairs : ds, exact, rows, isPaired() ? kernels_.width : rows,
+                       args_.tile.scale, depth_, valueDepth_, false};
     }
     if (!modifiers_.any()) return;
-    const int64_t block = int64_t{k_.gradientBlock} * k_.width;
+    const int64_t block = int64_t{kernels_.gradientBlock} * kernels_.width;
     scratch_ = {arena.allocate<float>(block), arena.allocate<float>(block)};
   }
 
@@ -81,11 +82,12 @@ class GradientGroup {
     finite_ = disjoint_ = true;
     for (Panel& panel : panels_) {
       any |= load(panel, first, segments);
-      first += k_.width;
+      first += kernels_.width;
     }
     if (!any) return;
-    for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += k_.gradientBlock) {
-      block(static_cast<int32_t>(begin), static_cast<int32_t>(std::min(begin + k_.gradientBlock, task_.keys.end)));
+    for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kernels_.gradientBlock) {
+      block(static_cast<int32_t>(begin), static_cast<int32_t>(std::min(begin + kernels_.gradientBlock,
+          task_.keys.end)));
     }
     for (const Panel& panel : panels_) {
       if (!panel.segments.empty()) store(panel);
@@ -95,9 +97,9 @@ class GradientGroup {
  private:
   /// False if the rows see no key of the task. Such a panel is all zeros, as is the padding of the others.
   bool load(Panel& panel, int64_t first, const PanelSegments& segments) {
-    panel.rows = segments.rows(first / k_.width);
+    panel.rows = segments.rows(first / kernels_.width);
     const int64_t count = panel.rows.count;
-    panel.segments = segments.segments(first / k_.width);
+    panel.segments = segments.segments(first / kernels_.width);
     if (first >= task_.rows.end) panel.segments = {};
     const auto outside = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
     while (!panel.segments.empty() && outside(panel.segments.front())) panel.segments = panel.segments.subspan(1);
@@ -106,38 +108,40 @@ class GradientGroup {
     }
     const int64_t used = panel.segments.empty() ? 0 : count;
     for (char* rows : {panel.q, panel.dOut}) {
-      std::memset(rows + used * rowStride_ * bytes_, 0, static_cast<size_t>((k_.width - used) * rowStride_ * bytes_));
+      std::memset(rows + used * rowStride_ * bytes_, 0,
+          static_cast<size_t>((kernels_.width - used) * rowStride_ * bytes_));
     }
     if (used == 0) return false;
 
     const HeadRows at{task_.batch, task_.head, first};
-    k_.unpack(rowsOf(a_.q, at), count, depth_, panel.q, rowStride_);
-    k_.unpack(rowsOf(a_.saved.dOut, at), count, valueDepth_, panel.dOut, rowStride_);
-    k_.toPanel(panel.q, rowStride_, count, depth_, a_.tile.scale, panel.buffers.q);
-    k_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.buffers.dOut);
-    std::memset(panel.buffers.dq, 0, static_cast<size_t>(rowStride_ * k_.width) * sizeof(float));
+    kernels_.unpack(rowsOf(args_.q, at), count, depth_, panel.q, rowStride_);
+    kernels_.unpack(rowsOf(args_.saved.dOut, at), count, valueDepth_, panel.dOut, rowStride_);
+    kernels_.toPanel(panel.q, rowStride_, count, depth_, args_.tile.scale, panel.buffers.q);
+    kernels_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.buffers.dOut);
+    std::memset(panel.buffers.dq, 0, static_cast<size_t>(rowStride_ * kernels_.width) * sizeof(float));
     loadStatistics(panel, at);
 
-    finite_ &= k_.finite(panel.q, rowStride_, count, depth_) && k_.finite(panel.dOut, rowStride_, count, valueDepth_);
+    finite_ &= kernels_.finite(panel.q, rowStride_, count, depth_) && kernels_.finite(panel.dOut, rowStride_, count,
+        valueDepth_);
     if (isPaired()) {
-      k_.pairRows(panel.q, rowStride_, roundUp(depth_, k_.depthMultiple));
-      k_.pairRows(panel.dOut, rowStride_, roundUp(valueDepth_, k_.depthMultiple));
+      kernels_.pairRows(panel.q, rowStride_, roundUp(depth_, kernels_.depthMultiple));
+      kernels_.pairRows(panel.dOut, rowStride_, roundUp(valueDepth_, kernels_.depthMultiple));
     }
     if (modifiers_.any()) {
       const PanelPlace place{task_.batch, task_.head, 1, first, static_cast<int32_t>(count)};
-      panel.modifiers = modifiers_.ofRows(place, k_.width, arena_);
+      panel.modifiers = modifiers_.ofRows(place, kernels_.width, arena_);
     }
     for (size_t i = 1; i < panel.segments.size(); ++i) {
-      const int32_t multiple = k_.keyMultiple;
+      const int32_t multiple = kernels_.keyMultiple;
       disjoint_ &= panel.segments[i].begin / multiple >= (panel.segments[i - 1].end + multiple - 1) / multiple;
     }
     return true;
   }
 
   void loadStatistics(Panel& panel, const HeadRows& at) const {
-    const FloatRows lse(a_.saved.lse, at), delta(a_.saved.delta, at);
-    std::fill(panel.buffers.negLse, panel.buffers.negLse + k_.width, -INFINITY);
-    std::fill(panel.buffers.negDelta, panel.buffers.negDelta + k_.width, 0.0f);
+    const FloatRows lse(args_.saved.lse, at), delta(args_.saved.delta, at);
+    std::fill(panel.buffers.negLse, panel.buffers.negLse + kernels_.width, -INFINITY);
+    std::fill(panel.buffers.negDelta, panel.buffers.negDelta + kernels_.width, 0.0f);
     panel.buffers.large = false;
     for (int32_t r = 0; r < panel.rows.count; ++r) panel.buffers.large |= isLarge(lse(r));
     for (int32_t r = 0; r < panel.rows.count; ++r) {
@@ -152,7 +156,7 @@ class GradientGroup {
   bool defersKeyGradients() const { return finite_ && disjoint_; }
 
   void block(int32_t begin, int32_t end) {
-    const int32_t multiple = k_.keyMultiple;
+    const int32_t multiple = kernels_.keyMultiple;
     int32_t from = end, to = begin;
     for (Panel& panel : panels_) {
       panel.isActive = false;
@@ -180,8 +184,8 @@ class GradientGroup {
     for (const Segment& s : panel.segments) covered += std::max(0, std::min(s.end, end) - std::max(s.begin, begin));
     if (defersKeyGradients() && covered < keys.count) clear(panel, keys.count);
     for (const Segment& s : panel.segments) {
-      forParts(s, k_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool masked) {
-        computeSubBlock(panel, subBlock(k_, keys, from, to), from - begin, masked ? &s.visible : nullptr);
+      forParts(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool masked) {
+        computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, masked ? &s.visible : nullptr);
         for (int32_t strip = (from - begin) / strip_; strip * strip_ < to - begin; ++strip) {
           strips[strip] = {std::min(strips[strip].first, p), std::max(strips[strip].last, p)};
         }
@@ -196,20 +200,20 @@ class GradientGroup {
     buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * bytes_;
     if (!isPaired()) buffers.dsPanel = buffers.ds;
     if (modifiers_.any()) {
-      k_.gradientModified(buffers, keys, visible, panel.modifiers, scratch_);
+      kernels_.gradientModified(buffers, keys, visible, panel.modifiers, scratch_);
     } else if (visible == nullptr) {
-      k_.gradient(buffers, keys);
+      kernels_.gradient(buffers, keys);
     } else {
-      k_.gradientMasked(buffers, keys, *visible);
+      kernels_.gradientMasked(buffers, keys, *visible);
     }
     if (isPaired()) clearPadding(panel, buffers, keys.count);
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
       if (visible == nullptr || finite_) {
-        k_.keyGradient(term);
+        kernels_.keyGradient(term);
       } else {
-        k_.keyGradientMasked(term, keys.first, *visible);
+        kernels_.keyGradientMasked(term, keys.first, *visible);
       }
     }
   }
@@ -228,17 +232,18 @@ class GradientGroup {
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
-      const int32_t rows = (range.last - range.first) * k_.width + panels_[static_cast<size_t>(range.last)].rows.count;
+      const int32_t rows = (range.last - range.first) * kernels_.width
+                           + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * strip_, end = std::min(next * strip_, keys.count);
-      const KvRows some = subBlock(k_, keys, keys.first + begin, keys.first + end);
-      k_.keyGradient(valueTerm(panel, begin, rows, some));
-      k_.keyGradient(keyTerm(panel, begin, rows, some));
+      const KvRows some = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
+      kernels_.keyGradient(valueTerm(panel, begin, rows, some));
+      kernels_.keyGradient(keyTerm(panel, begin, rows, some));
     }
   }
 
   /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
   KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
-    const FloatRows dv(a_.grads.dv, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dv(args_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.p) + offset * stride * bytes_, stride, panel.dOut, rowStride_, rows,
             present(keys), valueDepth_, 1.0f, dv.data, dv.rowStride, dv.columnStride};
@@ -246,22 +251,22 @@ class GradientGroup {
 
   /// dk += scale · ds · q
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
-    const FloatRows dk(a_.grads.dk, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dk(args_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.ds) + offset * stride * bytes_, stride, panel.q, rowStride_, rows,
-            present(keys), depth_, a_.tile.scale, dk.data, dk.rowStride, dk.columnStride};
+            present(keys), depth_, args_.tile.scale, dk.data, dk.rowStride, dk.columnStride};
   }
 
   /// Keys of a block that are not padding.
   int32_t present(const KvRows& keys) const {
-    return static_cast<int32_t>(std::min<int64_t>(keys.count, a_.kv.k.shape[2] - keys.first));
+    return static_cast<int32_t>(std::min<int64_t>(keys.count, args_.kv.k.shape[2] - keys.first));
   }
 
   void clear(const Panel& panel, int32_t keys) const {
     for (void* matrix : {panel.buffers.p, panel.buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
         char* row = static_cast<char*>(matrix) + j * panel.buffers.stride * bytes_;
-        std::memset(row, 0, static_cast<size_t>(k_.width * bytes_));
+        std::memset(row, 0, static_cast<size_t>(kernels_.width * bytes_));
       }
     }
   }
@@ -269,29 +274,29 @@ class GradientGroup {
   /// Sums over pairs of rows run past an odd last row, into weights that are 0 · ∞ where a key is infinite.
   void clearPadding(const Panel& panel, const BackwardPanel& buffers, int32_t keys) const {
     const int32_t count = panel.rows.count;
-    if (count == k_.width) return;
+    if (count == kernels_.width) return;
     for (void* matrix : {buffers.p, buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
         char* row = static_cast<char*>(matrix) + j * buffers.stride * bytes_;
-        std::memset(row + count * bytes_, 0, static_cast<size_t>((k_.width - count) * bytes_));
+        std::memset(row + count * bytes_, 0, static_cast<size_t>((kernels_.width - count) * bytes_));
       }
     }
   }
 
   void store(const Panel& panel) const {
     float* factor = panel.buffers.negLse;  // no longer needed
-    std::fill(factor, factor + k_.width, a_.tile.scale);
-    k_.fromPanel(panel.buffers.dq, factor, depth_, rowBuffer_, rowStride_);
-    const FloatRows dq(a_.grads.dq, {task_.batch, task_.head, panel.rows.first});
+    std::fill(factor, factor + kernels_.width, args_.tile.scale);
+    kernels_.fromPanel(panel.buffers.dq, factor, depth_, rowBuffer_, rowStride_);
+    const FloatRows dq(args_.grads.dq, {task_.batch, task_.head, panel.rows.first});
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       for (int32_t d = 0; d < depth_; ++d) dq(r, d) += rowBuffer_[r * rowStride_ + d];
     }
   }
 
-  bool isPaired() const { return k_.products == DType::BFloat16; }
+  bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
-  const AttendBackwardArguments& a_;
-  const AttentionKernels& k_;
+  const AttendBackwardArguments& args_;
+  const AttentionKernels& kernels_;
   const CallModifiers& modifiers_;
   const GradientTask& task_;
   Arena& arena_;

@@ -27,18 +27,18 @@ void forSegments(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn fn)
 }  // namespace
 
 QueryPanels::QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow, Arena& arena)
-    : a_(call.args),
+    : args_(call.args),
       kernels_(call.kernels),
       modifiers_(call.modifiers),
-      k_(kernels_.attention),
+      wide_(kernels_.attention),
       arena_(arena),
-      depth_(a_.q.shape[3]),
-      valueDepth_(a_.kv.v.shape[3]),
-      rowStride_(roundUp(std::max(depth_, valueDepth_), std::max(k_.depthMultiple, kResultMultiple))),
-      reader_(k_, a_.kv, isNarrow ? KvUse::NarrowForward : KvUse::Forward, arena),
-      scores_(arena.allocate<float>(k_.keyBlock * k_.width)),
-      weights_(isPaired() ? arena.allocate<uint16_t>(k_.keyBlock * k_.width) : static_cast<void*>(scores_)),
-      rowBuffer_(arena.allocate<float>(k_.width * rowStride_)) {
+      depth_(args_.q.shape[3]),
+      valueDepth_(args_.kv.v.shape[3]),
+      rowStride_(roundUp(std::max(depth_, valueDepth_), std::max(wide_.depthMultiple, kResultMultiple))),
+      reader_(wide_, args_.kv, isNarrow ? KvUse::NarrowForward : KvUse::Forward, arena),
+      scores_(arena.allocate<float>(wide_.keyBlock * wide_.width)),
+      weights_(isPaired() ? arena.allocate<uint16_t>(wide_.keyBlock * wide_.width) : static_cast<void*>(scores_)),
+      rowBuffer_(arena.allocate<float>(wide_.width * rowStride_)) {
   panels_.reserve(capacity);
 }
 
@@ -47,9 +47,9 @@ void QueryPanels::add(const PanelPlace& place, std::span<const Segment> segments
       place.rows() <= kernels_.narrowAttention.width ? kernels_.narrowAttention : kernels_.attention;
   const int64_t size = rowStride_ * k.width;
   panels_.push_back({&k,
-                     {arena_.allocate<char>(size * dtypeBytes(k_.products)), arena_.allocate<float>(size),
+                     {arena_.allocate<char>(size * dtypeBytes(wide_.products)), arena_.allocate<float>(size),
                       arena_.allocate<float>(k.width), arena_.allocate<float>(k.width), nullptr, scores_, weights_,
-                      a_.tile.scale, static_cast<int32_t>(depth_), static_cast<int32_t>(valueDepth_), false},
+                      args_.tile.scale, static_cast<int32_t>(depth_), static_cast<int32_t>(valueDepth_), false},
                      modifiers_.any() ? modifiers_.ofRows(place, k.width, arena_) : ScoreModifiers{},
                      place,
                      segments,
@@ -66,20 +66,21 @@ void QueryPanels::add(const PanelPlace& place, std::span<const Segment> segments
 void QueryPanels::loadQueries(const Panel& panel) {
   const PanelPlace& place = panel.place;
   for (int32_t h = 0; h < place.heads; ++h) {
-    char* to = reinterpret_cast<char*>(rowBuffer_) + h * place.count * rowStride_ * dtypeBytes(k_.products);
-    k_.unpack(rowsOf(a_.q, rowsAt(place, h)), place.count, depth_, to, rowStride_);
+    char* to = reinterpret_cast<char*>(rowBuffer_) + h * place.count * rowStride_ * dtypeBytes(wide_.products);
+    wide_.unpack(rowsOf(args_.q, rowsAt(place, h)), place.count, depth_, to, rowStride_);
   }
-  panel.kernels->toPanel(rowBuffer_, rowStride_, place.rows(), depth_, a_.tile.scale, panel.buffers.q);
+  panel.kernels->toPanel(rowBuffer_, rowStride_, place.rows(), depth_, args_.tile.scale, panel.buffers.q);
 }
 
 /// Blocks lie on a fixed grid, so that a row's result does not depend on its neighbours.
 void QueryPanels::fold(int64_t keyHead, Range keys) {
   reader_.select(panels_.front().place.batch, keyHead);
-  const int32_t multiple = k_.keyMultiple;
-  for (int64_t block = keys.begin, next; block < keys.end; block = next / k_.keyBlock * k_.keyBlock) {
-    const auto begin = static_cast<int32_t>(block), end = static_cast<int32_t>(std::min(block + k_.keyBlock, keys.end));
+  const int32_t multiple = wide_.keyMultiple;
+  for (int64_t block = keys.begin, next; block < keys.end; block = next / wide_.keyBlock * wide_.keyBlock) {
+    const auto begin = static_cast<int32_t>(block);
+    const auto end = static_cast<int32_t>(std::min(block + wide_.keyBlock, keys.end));
     int32_t from = end, to = begin;
-    next = keys.end + k_.keyBlock;
+    next = keys.end + wide_.keyBlock;
     for (Panel& panel : panels_) {
       forSegments(panel, begin, end, next, [&](const Segment& s) {
         from = std::min(from, std::max(s.begin / multiple * multiple, begin));
@@ -95,8 +96,8 @@ void QueryPanels::fold(int64_t keyHead, Range keys) {
 }
 
 void QueryPanels::foldSegment(Panel& panel, const Segment& s, const KvRows& keys) const {
-  forParts(s, k_.keyMultiple, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool masked) {
-    const KvRows block = subBlock(k_, keys, from, to);
+  forParts(s, wide_.keyMultiple, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool masked) {
+    const KvRows block = subBlock(wide_, keys, from, to);
     if (modifiers_.any()) {
       return panel.kernels->foldModified(panel.buffers, block, masked ? &s.visible : nullptr, panel.modifiers);
     }

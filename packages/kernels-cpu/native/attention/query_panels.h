@@ -42,16 +42,16 @@ class QueryPanels {
     std::span<const Segment> segments, remaining;  // by begin; those that are done drop out of the second
   };
 
-  bool isPaired() const { return k_.products == DType::BFloat16; }
+  bool isPaired() const { return wide_.products == DType::BFloat16; }
   HeadRows rowsAt(const PanelPlace& place, int32_t head) const { return {place.batch, place.head + head, place.first}; }
   void loadQueries(const Panel& panel);
   void storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isEmpty) const;
   void foldSegment(Panel& panel, const Segment& s, const KvRows& keys) const;
 
-  const AttendArguments& a_;
+  const AttendArguments& args_;
   const MicroKernels& kernels_;
   const CallModifiers& modifiers_;
-  const AttentionKernels& k_;  // those of wide panels, for what does not depend on the width
+  const AttentionKernels& wide_;  // those of wide panels, for what does not depend on the width
   Arena& arena_;
   const int64_t depth_, valueDepth_, rowStride_;  // the last of the row buffer
   KvReader reader_;

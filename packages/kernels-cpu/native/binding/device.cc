@@ -159,7 +159,7 @@ napi_value write(napi_env env, napi_callback_info info) {
   std::unique_ptr<float[]> staging(new (std::nothrow) float[length]);
   if (!staging) {
     napi_throw_error(env, std::to_string(MOSAIC_FAILURE_OUT_OF_MEMORY).c_str(),
-                     "write: no memory for a copy of the values; write fewer at a time");
+                     "write: out of memory for the staging buffer; write fewer values at a time");
     return nullptr;
   }
   if (length > 0) std::memcpy(staging.get(), data, length * sizeof(float));

@@ -77,7 +77,7 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     const std::string wanted = std::to_string(options.threads);
     throw Failure(
         MOSAIC_FAILURE_DEVICE,
-        "cpu: expected " + wanted + " threads, received fewer: " + error.what() +
+        "cpu: cannot create " + wanted + " threads: " + error.what() +
             "; request fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
   }
 }

@@ -32,21 +32,25 @@ struct WorkerMemory {
 /// One product on one worker or on all, with memory for it.
 class Gemm {
  public:
-  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes) : k_(kernels), p_(product), bytes_(bytes) {
-    const int64_t depths = std::min(p_.k, kPackedDepth), packed = depths * bytes_;
-    columns_ = std::max<int64_t>(k_.tileColumns, kPackedBytes / packed / k_.tileColumns * k_.tileColumns);
-    columns_ = std::min(columns_, roundUp(p_.n, k_.tileColumns));
-    if (isNarrow()) columns_ = std::min(columns_, roundUp(kSumFloats / kRows, k_.tileColumns));
+  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes) : kernels_(kernels), product_(product),
+      bytes_(bytes) {
+    const int64_t depths = std::min(product_.k, kPackedDepth), packed = depths * bytes_;
+    columns_ = std::max<int64_t>(kernels_.tileColumns,
+        kPackedBytes / packed / kernels_.tileColumns * kernels_.tileColumns);
+    columns_ = std::min(columns_, roundUp(product_.n, kernels_.tileColumns));
+    if (isNarrow()) columns_ = std::min(columns_, roundUp(kSumFloats / kRows, kernels_.tileColumns));
   }
 
-  int64_t packedBytes() const { return columns_ * roundUp(std::min(p_.k, kPackedDepth), k_.depthMultiple) * bytes_; }
-  int64_t rowBytes() const {
-    const int64_t depth = roundUp(std::min<int64_t>(k_.blockDepth, p_.k), k_.depthMultiple);
-    return roundUp(std::min(kRows, p_.m), k_.rowMultiple) * depth * bytes_;
+  int64_t packedBytes() const {
+    return columns_ * roundUp(std::min(product_.k, kPackedDepth), kernels_.depthMultiple) * bytes_;
   }
-  int64_t sumFloats() const { return isNarrow() ? std::min(kRows, p_.m) * columns_ : 0; }
+  int64_t rowBytes() const {
+    const int64_t depth = roundUp(std::min<int64_t>(kernels_.blockDepth, product_.k), kernels_.depthMultiple);
+    return roundUp(std::min(kRows, product_.m), kernels_.rowMultiple) * depth * bytes_;
+  }
+  int64_t sumFloats() const { return isNarrow() ? std::min(kRows, product_.m) * columns_ : 0; }
   /// Of a float32 copy of out, if it needs one.
-  int64_t wideFloats() const { return isDirect() ? 0 : wideRows() * p_.n; }
+  int64_t wideFloats() const { return isDirect() ? 0 : wideRows() * product_.n; }
 
   /// parallelLoop(tasks, fn) runs a loop of tasks, on one worker or on all.
   template <class ParallelLoop>
@@ -66,16 +70,16 @@ class Gemm {
         out.data = at(out, first + row, 0);
         const GemmEpilogue* all = product.epilogue;
         const GemmEpilogue own = all ? epilogueAt(*all, first + row, 0, out.data - product.out.data) : GemmEpilogue{};
-        k_.storeRow(wide + row * product.n, {out, product.n, product.accumulate, all ? &own : nullptr});
+        kernels_.storeRow(wide + row * product.n, {out, product.n, product.accumulate, all ? &own : nullptr});
       });
     }
   }
 
  private:
-  bool isNarrow() const { return p_.out.columnStride == 1 && p_.out.dtype != DType::Float32; }
+  bool isNarrow() const { return product_.out.columnStride == 1 && product_.out.dtype != DType::Float32; }
   /// Whether blocks can be stored in out. Narrow sums must be complete before they are rounded.
-  bool isDirect() const { return p_.out.columnStride == 1 && (!isNarrow() || p_.k <= kPackedDepth); }
-  int64_t wideRows() const { return std::min(p_.m, std::max(kRows, kWideFloats / p_.n)); }
+  bool isDirect() const { return product_.out.columnStride == 1 && (!isNarrow() || product_.k <= kPackedDepth); }
+  int64_t wideRows() const { return std::min(product_.m, std::max(kRows, kWideFloats / product_.n)); }
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packed, int64_t rowsPerTask, const WorkerMemory* workers,
@@ -83,7 +87,8 @@ class Gemm {
     for (int64_t j = 0; j < p.n; j += columns_) {
       for (int64_t k = 0; k < p.k; k += kPackedDepth) {
         const MatrixPart part{k, std::min(kPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
-        parallelLoop(ceilDiv(part.columns, k_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel, packed); });
+        parallelLoop(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
+            packed); });
         parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
           const int64_t i = task * rowsPerTask;
           multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, packed, workers[worker]);
@@ -93,18 +98,21 @@ class Gemm {
   }
 
   /// Panels of a block of depths lie side by side: [block][panel][depth][columns].
-  int64_t panelBytes(int64_t depth) const { return roundUp(depth, k_.depthMultiple) * k_.tileColumns * bytes_; }
+  int64_t panelBytes(int64_t depth) const {
+    return roundUp(depth, kernels_.depthMultiple) * kernels_.tileColumns * bytes_;
+  }
   char* panelAt(void* packed, const MatrixPart& b, int64_t depth, int64_t panel) const {
-    const int64_t panels = ceilDiv(b.columns, k_.tileColumns), own = std::min<int64_t>(k_.blockDepth, b.rows - depth);
-    return static_cast<char*>(packed) + panels * depth * k_.tileColumns * bytes_ + panel * panelBytes(own);
+    const int64_t panels = ceilDiv(b.columns, kernels_.tileColumns), own = std::min<int64_t>(kernels_.blockDepth,
+        b.rows - depth);
+    return static_cast<char*>(packed) + panels * depth * kernels_.tileColumns * bytes_ + panel * panelBytes(own);
   }
 
   void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packed) const {
-    const int64_t first = panel * k_.tileColumns;
-    for (int64_t depth = 0; depth < b.rows; depth += k_.blockDepth) {
-      const MatrixPart part{b.row + depth, std::min<int64_t>(k_.blockDepth, b.rows - depth), b.column + first,
-                            std::min<int64_t>(k_.tileColumns, b.columns - first)};
-      k_.packColumns(p.b, part, panelAt(packed, b, depth, panel));
+    const int64_t first = panel * kernels_.tileColumns;
+    for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
+      const MatrixPart part{b.row + depth, std::min<int64_t>(kernels_.blockDepth, b.rows - depth), b.column + first,
+                            std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
+      kernels_.packColumns(p.b, part, panelAt(packed, b, depth, panel));
     }
   }
 
@@ -119,12 +127,12 @@ class Gemm {
     out.data = at(out, rows.first, b.column);
     const GemmEpilogue epilogue =
         p.epilogue ? epilogueAt(*p.epilogue, rows.first, b.column, out.data - p.out.data) : GemmEpilogue{};
-    for (int64_t depth = 0; depth < b.rows; depth += k_.blockDepth) {
-      const int64_t blockDepth = std::min<int64_t>(k_.blockDepth, b.rows - depth);
+    for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
+      const int64_t blockDepth = std::min<int64_t>(kernels_.blockDepth, b.rows - depth);
       const bool isLast = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
       const bool toSums = isNarrow() && isDirect() && !isLast;
       GemmBlock block;
-      block.a = k_.packRows(p.a, {rows.first, rows.count, b.row + depth, blockDepth}, memory.rows);
+      block.a = kernels_.packRows(p.a, {rows.first, rows.count, b.row + depth, blockDepth}, memory.rows);
       block.panels = panelAt(packed, b, depth, 0);
       block.panelBytes = panelBytes(blockDepth);
       block.rows = rows.count;
@@ -136,12 +144,12 @@ class Gemm {
       const bool continues = p.accumulate || b.row + depth > 0;
       block.add = toSums ? depth > 0 : isNarrow() && isDirect() ? p.accumulate : continues;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
-      k_.multiply(block);
+      kernels_.multiply(block);
     }
   }
 
-  const GemmKernels& k_;
-  const Product& p_;
+  const GemmKernels& kernels_;
+  const Product& product_;
   const int64_t bytes_;  // of an element of products
   int64_t columns_;      // of b at a time
 };

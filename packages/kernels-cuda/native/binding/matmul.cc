@@ -98,8 +98,8 @@ bool launchBlas(Device& device, const MatmulParameters& p) {
   // What was started is done once more, by our kernel; but nothing may be added twice.
   if (started == 0 || !p.accumulate) return false;
   throw Failure(MOSAIC_FAILURE_DEVICE,
-                "matmul: expected cuBLASLt to run a product that it supports, received an error; "
-                "disable it: MOSAIC_CUBLASLT_LIBRARY=none");
+                "matmul: cublasLtMatmul failed for a supported problem; disable cuBLASLt: "
+                "MOSAIC_CUBLASLT_LIBRARY=none");
 }
 
 void launchKernel(Device& device, const MatmulParameters& p) {

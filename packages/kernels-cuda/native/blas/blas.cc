@@ -123,11 +123,11 @@ bool Blas::open() {
   const BlasStatus status = library_->functions.create(&handle_);
   if (status != BLAS_SUCCESS) {
     handle_ = nullptr;
-    throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: expected cuBLASLt to start, received " +
+    throw Failure(MOSAIC_FAILURE_DEVICE, "matmul: cublasLtCreate failed with " +
                                              std::string(library_->functions.getStatusName(status)) + " from " +
                                              library_->name + " " + library_->version +
-                                             "; update NVIDIA's driver, free memory of the GPU, or disable the "
-                                             "library: MOSAIC_CUBLASLT_LIBRARY=none");
+                                             "; update the NVIDIA driver, free GPU memory, or disable cuBLASLt: "
+                                             "MOSAIC_CUBLASLT_LIBRARY=none");
   }
   workspace_ = memory_.reserveScratch(recommendedWorkspace(options_.capability));
   workspaceBytes_ = workspace_ ? recommendedWorkspace(options_.capability) : 0;

@@ -72,7 +72,7 @@ export interface AgentOptions {
   /** Milliseconds between heartbeats of agents; 500. */
   readonly heartbeatMs?: number;
   /** Milliseconds without a heartbeat after which an agent is lost; 2500. */
-  readonly limitMs?: number;
+  readonly heartbeatTimeoutMs?: number;
   /** The last connection has ended. */
   readonly onIdle?: () => void;
 }
@@ -90,7 +90,7 @@ export class Agent implements AsyncDisposable {
   readonly #index: number;
   readonly #host: string;
   readonly #heartbeatMs: number;
-  readonly #limitMs: number;
+  readonly #heartbeatTimeoutMs: number;
   readonly #server: Server = createServer();
   readonly #tree: AgentTree;
   /** Of ranks and agents, and those without a hello yet. */
@@ -113,7 +113,7 @@ export class Agent implements AsyncDisposable {
     this.#index = options.index ?? 0;
     this.#host = options.host ?? hostname();
     this.#heartbeatMs = options.heartbeatMs ?? 500;
-    this.#limitMs = options.limitMs ?? 2500;
+    this.#heartbeatTimeoutMs = options.heartbeatTimeoutMs ?? 2500;
     this.#tree = new AgentTree(this.#index, options.fanOut ?? 16);
     this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, undefined);
     this.#server.maxConnections = MAX_CONNECTIONS;
@@ -165,7 +165,7 @@ export class Agent implements AsyncDisposable {
     this.#socketFile?.release();
     this.#listener?.close();
     this.#parent?.close();
-    this.#worlds.close("the agent of this host ended");
+    this.#worlds.close("the agent of this host exited");
     for (const channel of [...this.#connections, ...this.#observers]) channel.destroy();
     if (!this.#server.listening) return;
     const closed = once(this.#server, "close");
@@ -202,17 +202,17 @@ export class Agent implements AsyncDisposable {
     let branch: Branch | undefined;
     const channel = new Channel(stream, {
       content: (content) => {
-        clearTimeout(deadline);
+        clearTimeout(timer);
         if (branch === undefined) branch = this.#handshake(channel, content);
         else this.#receive(branch, content);
       },
       onEnd: () => {
-        clearTimeout(deadline);
+        clearTimeout(timer);
         this.#removeConnection(channel);
-        if (branch !== undefined) this.#onBranchLost(branch, branch.isAgent ? "its agent ended" : "");
+        if (branch !== undefined) this.#onBranchLost(branch, branch.isAgent ? "its agent exited" : "");
       },
     });
-    const deadline = setTimeout(
+    const timer = setTimeout(
       () => this.#reject(channel, "timed out waiting for the hello frame"),
       HANDSHAKE_MS,
     ).unref();
@@ -261,7 +261,7 @@ export class Agent implements AsyncDisposable {
       );
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);
-    channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, limitMs: this.#limitMs });
+    channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, heartbeatTimeoutMs: this.#heartbeatTimeoutMs });
     return branch;
   }
 
@@ -289,14 +289,14 @@ export class Agent implements AsyncDisposable {
     // After a pause of this process itself, what the others sent meanwhile has not been read yet.
     const paused = now - this.#lastTickAt > 2 * this.#heartbeatMs;
     this.#lastTickAt = now;
-    this.#parent?.tick(now, paused, this.#limitMs);
+    this.#parent?.tick(now, paused, this.#heartbeatTimeoutMs);
     for (const branch of [...this.#children.keys()]) {
       const { channel } = branch;
       if (paused) channel.receivedAt = now;
       channel.send({ kind: "heartbeat" });
-      if (now - channel.receivedAt < this.#limitMs) continue;
+      if (now - channel.receivedAt < this.#heartbeatTimeoutMs) continue;
       channel.destroy();
-      this.#onBranchLost(branch, `no heartbeat for ${this.#limitMs / 1000} s`);
+      this.#onBranchLost(branch, `no heartbeat for ${this.#heartbeatTimeoutMs / 1000} s`);
       this.#removeConnection(channel);
     }
   }

@@ -13,7 +13,7 @@ export interface ChannelEvents {
 /** A peer with more unread bytes than this is disconnected. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
-const CONNECTION_ENDED = "the connection ended";
+const CONNECTION_ENDED = "connection closed";
 
 /** The system resets a connection where a process ends with bytes unread, and closes it otherwise: the peer's end all the same. */
 function endReason({ code, message }: NodeJS.ErrnoException): string {

@@ -92,7 +92,7 @@ interface WorldScoped {
 /** The fields of each frame. */
 export interface Frames {
   hello: { magic: number; version: number; secret: string; role: number; agent: number; host: string; address: string };
-  accept: { heartbeatMs: number; limitMs: number };
+  accept: { heartbeatMs: number; heartbeatTimeoutMs: number };
   redirect: { address: string };
   heartbeat: object;
   join: WorldScoped & {
@@ -196,7 +196,7 @@ const world = u32;
 /** By kind: its number on the wire, and its fields in their order. */
 const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Frames[K]>] } = {
   hello: [1, { magic: u32, version: u32, secret: text, role: u8, agent: u32, host: text, address: text }],
-  accept: [2, { heartbeatMs: u32, limitMs: u32 }],
+  accept: [2, { heartbeatMs: u32, heartbeatTimeoutMs: u32 }],
   redirect: [3, { address: text }],
   heartbeat: [4, {}],
   join: [
@@ -302,7 +302,7 @@ export function decode(content: Buffer): Frame {
   const from = new ByteReader(content);
   const type = u8.read(from);
   const codec = byType.get(type);
-  if (codec === undefined) throw new ProtocolError(`expected a frame type of the protocol, received ${type}`);
+  if (codec === undefined) throw new ProtocolError(`expected a known frame type, received ${type}`);
   const value = { kind: codec.kind, ...codec.body.read(from) } as Frame;
   if (from.remaining > 0)
     throw new ProtocolError(

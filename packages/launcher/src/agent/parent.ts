@@ -63,13 +63,13 @@ export class Parent {
   }
 
   /** Sends a heartbeat, and looks whether the parent has sent one. */
-  tick(now: number, paused: boolean, limitMs: number): void {
+  tick(now: number, paused: boolean, heartbeatTimeoutMs: number): void {
     if (!this.#accepted || this.#channel === undefined) return;
     if (paused) this.#channel.receivedAt = now;
     this.#channel.send({ kind: "heartbeat" });
-    if (now - this.#channel.receivedAt < limitMs) return;
+    if (now - this.#channel.receivedAt < heartbeatTimeoutMs) return;
     this.#channel.destroy();
-    this.#fail(FAILURE_CODES.peerLost, `no heartbeat from the parent agent for ${limitMs / 1000} s`);
+    this.#fail(FAILURE_CODES.peerLost, `no heartbeat from the parent agent for ${heartbeatTimeoutMs / 1000} s`);
   }
 
   close(): void {
@@ -120,7 +120,7 @@ export class Parent {
         },
         onEnd: (reason) => {
           this.#connectError = reason;
-          if (this.#accepted) this.#fail(FAILURE_CODES.peerLost, "the parent agent ended");
+          if (this.#accepted) this.#fail(FAILURE_CODES.peerLost, "the parent agent exited");
           resolve(redirected);
         },
       });

@@ -88,7 +88,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
         );
       else if (code === "EADDRNOTAVAIL")
         throw new UsageError(
-          `MASTER_ADDR ${endpoint.host}: ${host} is no address of this host, where rank 0 is; set MASTER_ADDR to one that the other ` +
+          `MASTER_ADDR ${endpoint.host}: ${host} is not an address of this host, where rank 0 is; set MASTER_ADDR to one that the other ` +
             "hosts can reach, or MOSAIC_BIND_ANY=1 where it is behind NAT",
         );
       else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen at ${host}: ${message}`);

@@ -160,18 +160,18 @@ export async function connectTls(address: string, { secret, protocol }: TlsClien
   });
   return new Promise((resolve, reject) => {
     const fail = (error: Error): void => {
-      clearTimeout(deadline);
+      clearTimeout(timer);
       socket.destroy();
       reject(error);
     };
-    const deadline = setTimeout(
+    const timer = setTimeout(
       () => fail(new HandshakeError("peer", `${address}: the handshake timed out after ${HANDSHAKE_MS / 1000} s`)),
       HANDSHAKE_MS,
     );
     socket.on("error", (error: NodeJS.ErrnoException) => fail(clientError(address, error)));
     socket.once("close", () => fail(new HandshakeError("peer", `${address}: closed the connection in its handshake`)));
     socket.once("secureConnect", () => {
-      clearTimeout(deadline);
+      clearTimeout(timer);
       socket.setNoDelay(true);
       resolve(socket);
     });

@@ -131,7 +131,7 @@ export class World {
   receiveFromLink(link: Link, number: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (link.isObserver && frame.kind !== "positionsRequest")
-      throw new ProtocolError(`expected positionsRequest of an observer, received ${frame.kind}`);
+      throw new ProtocolError(`expected positionsRequest from an observer, received ${frame.kind}`);
     if (frame.kind === "join") return this.#join(link, number, frame);
     if (frame.kind === "cancelJoin") return this.#cancelJoin(link, frame);
     if (frame.kind === "refused" && link.isAgent) return this.rejectJoins(frame);

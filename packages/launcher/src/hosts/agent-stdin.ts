@@ -31,7 +31,7 @@ export class AgentStdin {
   constructor(stdin: NodeJS.ReadableStream = process.stdin) {
     this.#header = new Promise((resolve, reject) => {
       let hasHeader = false;
-      const lines = new LineSplitter((_, text) => {
+      const lineSplitter = new LineSplitter((_, text) => {
         if (hasHeader) return this.#receive(text);
         hasHeader = true;
         const header = decodeHeader(text);
@@ -46,7 +46,7 @@ export class AgentStdin {
         reject(new UsageError("--agent-stdin: standard input ended before the header"));
         this.#receive("SIGHUP");
       };
-      stdin.on("data", (chunk: Buffer) => lines.push(chunk));
+      stdin.on("data", (chunk: Buffer) => lineSplitter.push(chunk));
       for (const event of ["end", "close", "error"]) stdin.on(event, end);
     });
   }

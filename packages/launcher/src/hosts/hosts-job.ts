@@ -229,7 +229,7 @@ export class HostsJob {
     const { code, signal } = channel.exit;
     if (!channel.isReady) return startFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
     if (code === SSH_FAILED) return `host ${host.name}: the connection to its agent was lost`;
-    return `host ${host.name}: its agent ended without a result (${signal === null ? `exit ${code}` : `killed by ${signal}`})`;
+    return `host ${host.name}: its agent exited without a result (${signal === null ? `exit code ${code}` : `killed by ${signal}`})`;
   }
 
   #killAll(): void {

@@ -113,13 +113,13 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
     pattern: /Connection refused/,
     error: "connection refused",
-    remedy: () => 'start sshd there, or name its port: --ssh "ssh -p PORT"',
+    remedy: () => 'start sshd on that host, or pass its port: --ssh "ssh -p PORT"',
     exitCode: 75,
   },
   {
     pattern: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
     error: "no connection",
-    remedy: (target) => `check that it is up and that firewalls pass ssh: ssh ${target} true`,
+    remedy: (target) => `check that the host is up and that no firewall blocks ssh: ssh ${target} true`,
     exitCode: 75,
   },
 ];
@@ -143,7 +143,7 @@ export function startFailure(host: Host, exit: AgentExit, command: AgentCommand)
   const how = exit.spawnError ?? (exit.signal === null ? `exit ${exit.code}` : `killed by ${exit.signal}`);
   const last = exit.stderr.findLast((line) => line.trim() !== "");
   return {
-    message: `host ${name}: ${isLocal(host) ? "the agent" : program} ended before the agent started (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
+    message: `host ${name}: ${isLocal(host) ? "the agent" : program} exited before the agent started (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
     exitCode: exit.code === 2 ? 2 : 75,
   };
 }

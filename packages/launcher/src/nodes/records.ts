@@ -23,13 +23,13 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
     [0, 0],
   ] as const) {
     const { thrown } = record;
-    const cut = {
+    const truncatedFailure = {
       ...record,
       stderrTail: truncateLines(record.stderrTail, lines),
       uncaught: truncateLines(record.uncaught, lines),
       thrown: thrown === undefined ? undefined : { ...thrown, error: truncateError(thrown.error, depth) },
     };
-    const json = Buffer.from(JSON.stringify({ record: cut, hint }));
+    const json = Buffer.from(JSON.stringify({ record: truncatedFailure, hint }));
     if (json.length <= LIMITS.value) return json;
   }
   throw new Error("a report of a rank is too long");
@@ -66,7 +66,7 @@ export function encodeEnd(end: AttemptDecision): Buffer {
   const { failure } = end;
   if (failure === undefined) return Buffer.from(JSON.stringify(end));
   const { error, stderrTail, source = [] } = failure;
-  const cut = {
+  const truncatedFailure = {
     ...{
       ...failure,
       stopped: [],
@@ -76,7 +76,7 @@ export function encodeEnd(end: AttemptDecision): Buffer {
     },
     ...(error === undefined ? {} : { error: truncateError(error, 1) }),
   };
-  return Buffer.from(JSON.stringify({ ...end, failure: cut }));
+  return Buffer.from(JSON.stringify({ ...end, failure: truncatedFailure }));
 }
 
 /** Reads what node 0 has decided. Throws ProtocolError. */

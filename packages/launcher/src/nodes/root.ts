@@ -122,7 +122,7 @@ export class RootCoordinator implements Coordinator {
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === "EADDRNOTAVAIL")
         throw new UsageError(
-          `--rdzv-endpoint ${formatAddress(endpoint.host, endpoint.port)}: ${host} is no address of this host; node 0 must run on the ` +
+          `--rdzv-endpoint ${formatAddress(endpoint.host, endpoint.port)}: ${host} is not an address of this host; node 0 must run on the ` +
             "endpoint's host, or pass --bind-any where it is behind NAT",
         );
       throw portError(error, endpoint.port, "--rdzv-endpoint") ?? error;

@@ -46,10 +46,10 @@ export function parseHosts(
     throw new UsageError(`--hosts and --hostfile (from ${values.source("hostfile")}): pass one of them`);
   const hosts = list === undefined ? readHostfile(file as string) : parseList(list, values);
   const names = hosts.map(({ name }) => name);
-  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  const duplicateHost = names.find((name, i) => names.indexOf(name) !== i);
   const option = list === undefined ? "hostfile" : "hosts";
-  if (twice !== undefined)
-    throw values.invalidValue(option, `each host once, as ${twice}:N for N ranks (slots=N in a file)`);
+  if (duplicateHost !== undefined)
+    throw values.invalidValue(option, `each host once, as ${duplicateHost}:N for N ranks (slots=N in a file)`);
   if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
   const ssh = splitWords(values.text("ssh") ?? "");
   if (ssh.length === 0) throw values.invalidValue("ssh", "a program and its options");

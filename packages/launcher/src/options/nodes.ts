@@ -31,11 +31,12 @@ function parseSingleNode(values: OptionValues): NodeOptions {
   values.flag("standalone");
   const address = values.text("master-addr");
   if (address !== undefined && !isThisNode(address))
-    throw values.invalidValue("master-addr", "this node, as --nnodes is 1");
+    throw values.invalidValue("master-addr", "an address of this node, because --nnodes is 1");
   const masterPort = values.count("master-port", 0, MAX_PORT);
   const endpoint = resolveEndpoint(values);
   if (endpoint === undefined) return masterPort === undefined ? {} : { masterPort };
-  if (!isThisNode(endpoint.host)) throw values.invalidValue("rdzv-endpoint", "this node, as --nnodes is 1");
+  if (!isThisNode(endpoint.host))
+    throw values.invalidValue("rdzv-endpoint", "an address of this node, because --nnodes is 1");
   if (masterPort && endpoint.port && masterPort !== endpoint.port)
     throw values.invalidValue("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
   const port = masterPort || endpoint.port;

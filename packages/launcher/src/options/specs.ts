@@ -52,7 +52,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     name: "env",
     kind: "list",
     value: "NAME[=VALUE]",
-    helpText: "a variable for every rank; without =VALUE as it is here",
+    helpText: "set an environment variable on all ranks; without =VALUE, copy the launcher's value",
   },
   { name: "threads", kind: "value", value: "N", helpText: "MOSAIC_THREADS of a rank [cores / ranks]" },
   {
@@ -68,14 +68,14 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "TIME",
     default: "30s",
-    helpText: "from the first signal or timeout to SIGKILL",
+    helpText: "time from the first signal or timeout to SIGKILL",
   },
   {
     name: "failure-grace",
     kind: "value",
     value: "TIME",
     default: "500ms",
-    helpText: "from a rank's failure to SIGKILL of the others",
+    helpText: "time from a rank's failure to SIGKILL of the other ranks",
   },
   {
     name: "timeout",
@@ -83,7 +83,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "TIME",
     negatedName: "off",
     default: "off",
-    helpText: "end the job after this long; 0: off",
+    helpText: "terminate the job after this time; 0 disables the timeout",
   },
   {
     name: "max-restarts",
@@ -98,7 +98,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "TIME",
     default: "1s",
-    helpText: "before a restart; doubles up to 30s",
+    helpText: "delay before a restart; doubles up to 30s",
   },
   {
     name: "min-uptime",
@@ -143,7 +143,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "N|MIN:MAX",
     default: "1",
     isTorchElastic: true,
-    helpText: "nodes of the job; start mosaic-run on each",
+    helpText: "number of nodes, or a range MIN:MAX; start mosaic-run on each node",
   },
   {
     name: "node-rank",
@@ -185,7 +185,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "TIME",
     default: "300s",
-    helpText: "until all nodes are there",
+    helpText: "timeout of the rendezvous of all nodes",
   },
   {
     name: "last-call",

@@ -111,8 +111,8 @@ export class TextConsole {
 
   #prefix(event: LineEvent): string {
     const key = `${event.rank} ${event.attempt} ${event.stream}`;
-    const known = this.#prefixes.get(key);
-    if (known !== undefined) return known;
+    const cached = this.#prefixes.get(key);
+    if (cached !== undefined) return cached;
     const painted = this.#colorize(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#formatPrefix(event));
     this.#prefixes.set(key, painted);
     return painted;
@@ -154,7 +154,7 @@ function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined
     case "end": {
       const { outcome, exitCode, logDir } = event.result;
       if (outcome === "cancelled") return `cancelled; logs ${logDir}   exit code ${exitCode}`;
-      if (event.result.lost !== undefined) return `ended, for a node was lost; logs ${logDir}   exit code ${exitCode}`;
+      if (event.result.lost !== undefined) return `ended: a node was lost; logs ${logDir}   exit code ${exitCode}`;
       if (outcome === "timed-out") return `timed out; logs ${logDir}   exit code ${exitCode}`;
       return undefined;
     }

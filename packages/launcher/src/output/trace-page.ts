@@ -23,7 +23,7 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
     const names = (await readdir(directory)).filter((name) => /^rank-\d+\.json$/.test(name));
     if (names.length === 0) throw new Error("no rank wrote a trace");
     const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
-    if (tail === undefined) throw new Error("viewer.html has no place for traces");
+    if (tail === undefined) throw new Error("viewer.html has no placeholder for trace data");
     const page = join(traceDir, assignment.runId, "index.html");
     await writeParts(`${page}.${process.pid}.partial`, partsOf(directory, { names, head, tail }));
     await rename(`${page}.${process.pid}.partial`, page);

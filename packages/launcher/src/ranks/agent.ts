@@ -63,20 +63,20 @@ export class NodeAgent implements Agent {
     this.#attempt = assignment.attempt;
     const ranks: Rank[] = [];
     this.#ranks = ranks;
-    let refused: unknown;
+    let spawnError: unknown;
     try {
       for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
     } catch (error) {
       // The system refuses the command itself (an environment too large, for example): no rank may run without the others.
-      refused = error;
+      spawnError = error;
       this.kill("not all ranks could be started");
     }
     await Promise.all(ranks.map((rank) => this.#finish(rank)));
     clearTimeout(this.#deadline);
     this.#deadline = undefined;
     await this.#killOrphans();
-    if (isTooManyOpenFiles(refused)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
-    if (refused !== undefined) throw refused;
+    if (isTooManyOpenFiles(spawnError)) throw new UsageError(`--nproc-per-node ${this.#plan.nproc}: ${TOO_MANY_FILES}`);
+    if (spawnError !== undefined) throw spawnError;
     return ranks.map((rank) => rank.record());
   }
 

@@ -4,7 +4,7 @@ import type { RankRecord } from "./diagnose.ts";
 import { portOwner } from "./port-owner.ts";
 
 /** What to do where the launcher itself has no descriptors left: each rank takes five. */
-export const TOO_MANY_FILES = "too many open files; allow more (ulimit -n 4096), or start fewer ranks";
+export const TOO_MANY_FILES = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
 /** As a shell means "found, but could not be started". */
 export const EXIT_CANNOT_EXECUTE = 126;
 

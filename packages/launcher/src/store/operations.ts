@@ -128,7 +128,10 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: StoreReque
 function waitWithTimeout(request: StoreRequest, begin: () => CancelCallback, missing: () => string): CancelCallback {
   const timeout = request.header.timeout ?? STORE_LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
-    throw new StoreError("REQUEST", `store: timeout must be milliseconds, received ${JSON.stringify(timeout)}`);
+    throw new StoreError(
+      "REQUEST",
+      `store: timeout must be a number of milliseconds ≥ 0, received ${JSON.stringify(timeout)}`,
+    );
   const cancel = begin();
   const timer = setTimeout(
     () => {

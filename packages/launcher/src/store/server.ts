@@ -168,7 +168,7 @@ class Connection {
     this.#authenticate = admit;
     this.#reader.maxHeader = STORE_LIMITS.helloHeader;
     this.#reader.maxPayload = 0;
-    const deadline = setTimeout(() => {
+    const timer = setTimeout(() => {
       if (this.#state === undefined)
         this.#end(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
     }, STORE_LIMITS.handshakeMs);
@@ -177,7 +177,7 @@ class Connection {
     // A reset is an ordinary way for a killed rank to leave; "close" follows.
     socket.on("error", () => {});
     socket.on("close", () => {
-      clearTimeout(deadline);
+      clearTimeout(timer);
       for (const cancel of this.#pending.values()) cancel();
       this.#pending.clear();
     });

@@ -20,7 +20,7 @@ export class StoreTable {
     if (value.length > STORE_LIMITS.value)
       throw limitError(`value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
     if (total > STORE_LIMITS.total)
-      throw limitError(`total of ${total} bytes`, `${STORE_LIMITS.total}; delete keys that are no longer used`);
+      throw limitError(`total of ${total} bytes`, `${STORE_LIMITS.total} bytes; delete keys that are no longer used`);
     if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
       throw limitError(
         `key number ${STORE_LIMITS.keys + 1}`,

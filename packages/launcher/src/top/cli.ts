@@ -48,12 +48,12 @@ class Sampler {
   }
 
   async take(): Promise<readonly WorldSample[]> {
-    const taken = await Promise.all(
+    const samples = await Promise.all(
       this.#observer.worlds.map(async (world) => ({ world, raw: byRank(await this.#observer.positions(world)) })),
     );
     const before = this.#before;
-    this.#before = new Map(taken.map(({ world, raw }) => [world.number, raw]));
-    return taken.map(({ world, raw }) => compareSamples(world, before.get(world.number), raw));
+    this.#before = new Map(samples.map(({ world, raw }) => [world.number, raw]));
+    return samples.map(({ world, raw }) => compareSamples(world, before.get(world.number), raw));
   }
 }
 

@@ -36,8 +36,9 @@ export function findJob(given: string | undefined, jobs: readonly RunningJob[] =
     return known ?? { id: socket, socket, tokenFile: process.env[TOKEN_FILE] || undefined };
   }
   const names = kind === "directory" ? [basename(resolve(given)), ...readdirSync(given)] : [given];
-  const exact = jobs.filter(({ id }) => names.includes(id));
-  const found = exact.length > 0 || kind === "directory" ? exact : jobs.filter(({ id }) => id.startsWith(given));
+  const exactMatches = jobs.filter(({ id }) => names.includes(id));
+  const found =
+    exactMatches.length > 0 || kind === "directory" ? exactMatches : jobs.filter(({ id }) => id.startsWith(given));
   return theOnly(found, "expected a running job", `"${given}"`, jobs);
 }
 
@@ -52,7 +53,7 @@ function theOnly(
   const ids = (found.length > 1 ? found : all).map(({ id }) => id);
   const running =
     ids.length === 0
-      ? "no job of this user runs on this host that mosaic-run started; of others pass the agent's socket"
+      ? "no mosaic-run job of this user is running on this host; for another user's job, pass the agent's socket"
       : `running: ${ids.join(", ")}`;
   throw new UsageError(`${expected}, received ${received}; ${running}`);
 }

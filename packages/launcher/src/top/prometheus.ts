@@ -31,7 +31,7 @@ const METRICS: readonly Metric[] = [
   { name: "resident_bytes", help: "Memory of the process.", value: (r) => r.residentBytes },
   { name: "device_bytes", help: "Device memory that the allocator holds.", value: (r) => r.deviceBytes },
   { name: "device_peak_bytes", help: "The most device memory that was allocated.", value: (r) => r.devicePeakBytes },
-  { name: "up", help: "1 while the rank answers.", value: ({ activity }) => Number(!GONE.has(activity)) },
+  { name: "up", help: "1 if the rank is reachable, else 0.", value: ({ activity }) => Number(!GONE.has(activity)) },
 ];
 
 const GONE: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);

@@ -16,7 +16,7 @@ async function reasonOf(code: string): Promise<string> {
 }
 
 test.each(["ECONNRESET", "EPIPE"])("%s: a peer's end, as one that closes its connection", async (code) => {
-  expect(await reasonOf(code)).toBe("the connection ended");
+  expect(await reasonOf(code)).toBe("connection closed");
 });
 
 test("other errors of a connection are reported as they are", async () => {

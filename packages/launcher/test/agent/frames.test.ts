@@ -88,7 +88,7 @@ describe("a frame that is none", () => {
     expect(() => decode(Buffer.concat([cancelJoin, Buffer.of(0)]))).toThrow(
       /expected a cancelJoin frame to end after its fields, received 1 more bytes/,
     );
-    expect(() => decode(Buffer.of(99))).toThrow(/expected a frame type of the protocol, received 99/);
+    expect(() => decode(Buffer.of(99))).toThrow(/expected a known frame type, received 99/);
     const endless = new FrameReader();
     endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
     expect(() => endless.next()).toThrow(/expected a frame of at most 4096 bytes/);

@@ -188,7 +188,7 @@ count out "OptionError: connect: ranks on several hosts: expected a secret, the 
 exits 1 srun -N2 env RANK=0 WORLD_SIZE=1 node "$foreign" ucx
 count out "OptionError: environment variables RANK and WORLD_SIZE: expected SLURM_PROCID" 2
 exits 1 srun -N2 env MASTER_ADDR=10.77.0.254 MASTER_PORT=29500 node "$foreign" ucx
-expect out "MASTER_ADDR 10.77.0.254: 10.77.0.254 is no address of this host, where rank 0 is" "cannot reach its parent through the root at 10.77.0.254:29500"
+expect out "MASTER_ADDR 10.77.0.254: 10.77.0.254 is not an address of this host, where rank 0 is" "cannot reach its parent through the root at 10.77.0.254:29500"
 done_with "srun: no secret, contradicting variables, and another host's address are errors that name them"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

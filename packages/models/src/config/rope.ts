@@ -32,17 +32,20 @@ export function parseRope(layerType: LayerType, defaults: RopeDefaults): RopeCon
   const parameters = outer.object("rope_parameters");
   const own = parameters?.[layerType];
   const applies = layerType === "full_attention" || !defaults.scalesFullAttentionOnly;
-  const older = applies ? outer.object("rope_scaling") : undefined;
-  const chosen = isJson(own) ? own : (parameters ?? older ?? {});
-  const base = new Fields(`${where}: rope_parameters`, chosen).number("rope_theta", outer.number(field, fallback));
-  return { base, scaling: parseScaling(`${where}: rope_parameters`, chosen, maxLength) };
+  const legacyScaling = applies ? outer.object("rope_scaling") : undefined;
+  const ropeParameters = isJson(own) ? own : (parameters ?? legacyScaling ?? {});
+  const base = new Fields(`${where}: rope_parameters`, ropeParameters).number(
+    "rope_theta",
+    outer.number(field, fallback),
+  );
+  return { base, scaling: parseScaling(`${where}: rope_parameters`, ropeParameters, maxLength) };
 }
 
 function parseScaling(where: string, json: Json, maxLength: number): RopeScaling | null {
   const fields = new Fields(where, json);
   const type = fields.string("rope_type", fields.string("type", "default"));
   if (fields.number("partial_rotary_factor", 1) !== 1) {
-    throw fields.error("partial_rotary_factor", "1", "rotary embeddings of a part of a head are not supported");
+    throw fields.error("partial_rotary_factor", "1", "partial rotary embeddings are not supported");
   }
   const originalLength = fields.size("original_max_position_embeddings", maxLength);
   switch (type) {

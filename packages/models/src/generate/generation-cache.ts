@@ -122,9 +122,9 @@ export class GenerationCache implements Disposable {
     if (size >= this.maxSequences) {
       throw new OutOfMemoryError({
         where: "GenerationCache.createSequence",
-        expected: `at most ${this.maxSequences} texts at a time`,
-        received: `${size} that are not disposed`,
-        remedy: "dispose those that have ended, or raise maxSequences",
+        expected: `at most ${this.maxSequences} sequences at a time`,
+        received: `${size} sequences that are not disposed`,
+        remedy: "dispose finished sequences, or raise maxSequences",
       });
     }
     const parts = this.#caches.map((cache) => cache.createSequence());

@@ -112,10 +112,10 @@ export class DecoderLayer extends Module {
 
   /** x [B,S,E] → the same shape: this rank's shard. Collective along the backend's axes. */
   forward(x: Tensor, options: LayerForwardOptions = {}): Tensor {
-    const attended = this.attention.forward(this.inputNorm.forward(x), options);
-    const between = x.add(this.postAttentionNorm?.forward(attended) ?? attended);
-    const fed = this.mlp.forward(this.preMlpNorm.forward(between));
-    return between.add(this.postMlpNorm?.forward(fed) ?? fed);
+    const attentionOut = this.attention.forward(this.inputNorm.forward(x), options);
+    const residual = x.add(this.postAttentionNorm?.forward(attentionOut) ?? attentionOut);
+    const mlpOut = this.mlp.forward(this.preMlpNorm.forward(residual));
+    return residual.add(this.postMlpNorm?.forward(mlpOut) ?? mlpOut);
   }
 }
 

@@ -173,7 +173,7 @@ export class Tokenizer {
       where: `${this.#path}: chat_template`,
       expected: "a template in Jinja",
       received: formatValue(text),
-      remedy: "pass a prompt instead of messages: the model has no chat format",
+      remedy: "pass a prompt instead of messages: the model has no valid chat template",
     });
   }
 }

@@ -51,7 +51,7 @@ async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | 
     return new Map(entries);
   throw new FileError({
     where: `${join(folder, indexName)}: weight_map`,
-    expected: "names of .safetensors files by the names of tensors",
+    expected: "an object that maps tensor names to .safetensors file names",
     received: formatValue(map),
     remedy: "download the file again",
   });

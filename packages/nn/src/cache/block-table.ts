@@ -200,7 +200,7 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
       where: "KvCache: append",
       expected: `${needed} free blocks of ${blockSize} tokens`,
       received: `${pool.free} of ${pool.ranks * pool.blocksPerRank}`,
-      remedy: "dispose or truncate sequences, or raise maxTokens; nothing was stored, and the cache is as it was",
+      remedy: "dispose or truncate sequences, or raise maxTokens; the cache is unchanged",
     });
   }
   tables.forEach((table, i) => table.copySharedBlock(layer, counts[i]!));

@@ -142,7 +142,7 @@ export class DataLoader {
     if (this.batchesPerEpoch > 0) return;
     throw new OptionError({
       where: "DataLoader",
-      expected: `at least ${batchSize * rowLength + 1} tokens, a batch`,
+      expected: `at least ${batchSize * rowLength + 1} tokens, one batch`,
       received: String(source.length),
       remedy: "lower batchSize or rowLength",
     });

@@ -221,18 +221,18 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
       received: formatValue(target),
     });
   }
-  const chosen = layers.filter(({ path }) => targets.some((target) => matches(path, target)));
+  const targetLayers = layers.filter(({ path }) => targets.some((target) => matches(path, target)));
   // By themselves, so that what is out of reach is reported before anything is changed.
-  for (const { parent, name, layer } of chosen) parent.replaceChild(name, layer);
+  for (const { parent, name, layer } of targetLayers) parent.replaceChild(name, layer);
   const adapters = new Map<Linear, LoRA>();
-  for (const { parent, name, layer } of chosen) {
+  for (const { parent, name, layer } of targetLayers) {
     // A layer that two modules share gets one adapter, which they share.
     const adapter = adapters.get(layer) ?? new LoRA(ctx, layer, lora).train(layer.training);
     adapters.set(layer, adapter);
     parent.replaceChild(name, adapter);
   }
   markOnlyLoRATrainable(model);
-  return chosen.map(({ path }) => path);
+  return targetLayers.map(({ path }) => path);
 }
 
 interface FoundLayer {

@@ -138,9 +138,9 @@ export class NonFiniteError extends MosaicError {
 
   constructor(where: string, { step, loss, norms }: NonFiniteValues) {
     const named = norms.map(({ name, norm }) => `the gradient of "${name}" has norm ${norm}`);
-    const most = 5;
-    const details = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, most)];
-    const rest = named.length > most ? `, and so on for ${named.length - most} more` : "";
+    const maxNamed = 5;
+    const details = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, maxNamed)];
+    const rest = named.length > maxNamed ? `, and ${named.length - maxNamed} more gradients` : "";
     super({
       where: `${where}, step ${step}`,
       expected: "a finite loss and finite gradients",

@@ -48,7 +48,7 @@ export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayB
     default:
       throw new FileError({
         where,
-        expected: "values of F64, F32, F16, BF16, I64, I32, U8 or BOOL",
+        expected: "dtype F64, F32, F16, BF16, I64, I32, U8 or BOOL",
         received: dtype,
         remedy: "convert them in the program that wrote the file, or read the tensor's bytes",
       });

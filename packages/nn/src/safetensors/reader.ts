@@ -81,7 +81,7 @@ class OpenFile implements SafetensorsReader {
   async readRange(name: string, from: number, to: number): Promise<Float32Array> {
     const where = `readRange, ${this.path}`;
     const entry = this.#entries.get(name);
-    if (!entry) expectValue(where, false, "the name of a tensor of the file", name);
+    if (!entry) expectValue(where, false, "the name of a tensor in the file", name);
     checkArgument(`${where}: to`, to, option.integer({ min: 0, max: numel(entry!.shape) }));
     checkArgument(`${where}: from`, from, option.integer({ min: 0, max: to }));
     const { dtype, begin } = entry!;

@@ -76,7 +76,7 @@ function concatenateKv(name: string, [k, v]: readonly [HostTensor, HostTensor | 
   if (!v || String(v.shape) !== String(k.shape)) {
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
-      expected: `a projection of values [${k.shape.join(",")}] beside the projection of keys`,
+      expected: `a value projection of shape [${k.shape.join(",")}], the shape of the key projection`,
       received: v ? `[${v.shape.join(",")}]` : "none",
     });
   }

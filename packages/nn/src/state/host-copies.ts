@@ -148,8 +148,8 @@ export interface LocalCopy {
  */
 export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
   const { where, path, options } = call;
-  const holdings = await inspectHosts(ctx, call);
-  const { hosts, newest, replicas } = holdings;
+  const checkpointReplicas = await inspectHosts(ctx, call);
+  const { hosts, newest, replicas } = checkpointReplicas;
   if (newest === undefined) {
     throw new FileError({
       where,
@@ -157,7 +157,7 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
       received: `none on ${hosts.map(({ name }) => name).join(", ")}`,
     });
   }
-  const digest = await agreeOnDigest(ctx, call, holdings);
+  const digest = await agreeOnDigest(ctx, call, checkpointReplicas);
   const missing = hosts.filter((host) => !replicas.includes(host));
   if (missing.length === 0) return { path, async release() {} };
   // The hosts that have it share the work.
@@ -193,9 +193,9 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
 async function agreeOnDigest(
   ctx: Context,
   { where, path }: CheckpointRequest,
-  holdings: CheckpointReplicas,
+  checkpointReplicas: CheckpointReplicas,
 ): Promise<string> {
-  const { replicas, newest } = holdings;
+  const { replicas, newest } = checkpointReplicas;
   const isHolder = isFirstOnHost(ctx, replicas);
   const digests = await runOnAllRanks(ctx, where, () => (isHolder ? computeDigest(path) : null));
   const byDigest = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));

@@ -100,7 +100,9 @@ class CollectiveReplay {
       batch.output < 0 ? undefined : memory.view(batch.output).dtype;
     const first = dtypeOf(this.#members[0]!);
     const odd = this.#members.findIndex((member) => dtypeOf(member) !== first);
-    return odd < 0 ? undefined : `${this.#op}: member ${odd} has ${dtypeOf(this.#members[odd]!)}, member 0 ${first}`;
+    return odd < 0
+      ? undefined
+      : `${this.#op}: group rank ${odd} has ${dtypeOf(this.#members[odd]!)}, group rank 0 ${first}`;
   }
 
   #allGather(): string | undefined {
@@ -109,7 +111,8 @@ class CollectiveReplay {
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== sizes[j]);
-      if (wrong >= 0) return `allGather: member ${receiver} expects ${batch.counts[wrong]} elements of member ${wrong}`;
+      if (wrong >= 0)
+        return `allGather: group rank ${receiver} expects ${batch.counts[wrong]} elements of group rank ${wrong}`;
       // All counts are right, so all members get the same.
       all ??= this.#concatenated(sizes);
       memory.receive(batch.output, all);
@@ -149,7 +152,7 @@ class CollectiveReplay {
         const theirs = other.batch.counts[place]!;
         const count = batch.counts[size + j]!;
         if (theirs !== count) {
-          return `allToAll: member ${receiver} expects ${count} elements of ${j}, which sends ${theirs}`;
+          return `allToAll: group rank ${receiver} expects ${count} elements from group rank ${j}, which sends ${theirs}`;
         }
         const from = this.#offsetOf(other.batch, place);
         regions.push(...this.#inputOf(j, from, from + count).shifted(start));
@@ -164,14 +167,14 @@ class CollectiveReplay {
     const roots = this.#members.map((member) => member.member(member.batch.root));
     const [root] = roots as [number];
     const odd = roots.findIndex((each) => each !== root);
-    if (odd >= 0) return `broadcast: member ${odd} has root ${roots[odd]}, member 0 root ${root}`;
+    if (odd >= 0) return `broadcast: group rank ${odd} has root ${roots[odd]}, group rank 0 root ${root}`;
     const { batch: rooted, memory: rootMemory } = this.#members[root]!;
     const size = viewSize(rootMemory, rooted.output);
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const expected = viewSize(memory, batch.output);
       if (expected !== size) {
-        return `broadcast: member ${receiver} expects ${expected} elements of ${root}, which sends ${size}`;
+        return `broadcast: group rank ${receiver} expects ${expected} elements from group rank ${root}, which sends ${size}`;
       }
       if (receiver !== root) memory.receive(batch.output, this.#inputOf(root));
     }
@@ -182,11 +185,11 @@ class CollectiveReplay {
     const [{ batch: first, memory: firstMemory }] = this.#members as [CollectiveMember];
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
-    if (odd >= 0) return `${this.#op}: member ${odd} reduces by ${nameOf(odd)}, member 0 by ${nameOf(0)}`;
+    if (odd >= 0) return `${this.#op}: group rank ${odd} reduces by ${nameOf(odd)}, group rank 0 by ${nameOf(0)}`;
     const size = viewSize(firstMemory, first.input);
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
     const other = sizes.findIndex((each) => each !== size);
-    if (other >= 0) return `${this.#op}: member ${other} has ${sizes[other]} elements, member 0 ${size}`;
+    if (other >= 0) return `${this.#op}: group rank ${other} has ${sizes[other]} elements, group rank 0 ${size}`;
     return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
   }
 
@@ -207,7 +210,7 @@ class CollectiveReplay {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== shares[j]);
       if (wrong >= 0) {
-        return `reduceScatter: member ${receiver} expects ${batch.counts[wrong]} elements at member ${wrong}`;
+        return `reduceScatter: group rank ${receiver} expects ${batch.counts[wrong]} elements at group rank ${wrong}`;
       }
       const share = (j: number): Content => {
         const other = this.#members[j]!;

@@ -119,7 +119,10 @@ export class SumCompleteness implements Completeness {
     const { tiles } = this.#context;
     const foreign = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
     if (foreign !== undefined) {
-      return { kind: "data", message: `${describeTile(tiles.at(foreign))} has a mask that is not within the call's` };
+      return {
+        kind: "data",
+        message: `${describeTile(tiles.at(foreign))} has a mask that is not a subset of the mask of the call`,
+      };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
     if (duplicate) {

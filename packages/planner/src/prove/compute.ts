@@ -190,7 +190,7 @@ export class ComputeReplay {
     const read = this.#memory.read(view);
     const problem = read.isComplete
       ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
-      : `${name} is not initialized throughout`;
+      : `${name} is not fully initialized`;
     if (problem) {
       this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
       return;
@@ -246,7 +246,7 @@ export class ComputeReplay {
     const statistics = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
     if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
-    let problem = a.isComplete && b.isComplete ? undefined : "lse or delta is not initialized throughout";
+    let problem = a.isComplete && b.isComplete ? undefined : "lse or delta is not fully initialized";
     for (const [x, y] of intersectEntries(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
     if (problem) this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
     else this.#lastStatistics = statistics;

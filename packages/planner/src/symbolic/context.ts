@@ -99,7 +99,7 @@ export function symbolicMesh(
         where: "mesh.group",
         expected: `one of the axes ${axes.join(", ")}`,
         received: `"${axis}"`,
-        remedy: "name the axis in symbolicWorld({ mesh })",
+        remedy: "add the axis to symbolicWorld({ mesh })",
       });
     },
   };

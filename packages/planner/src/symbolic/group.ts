@@ -74,8 +74,8 @@ export class SymbolicGroup extends CheckedGroup {
     const { op } = call;
     if (!isBatch(op)) return this.#collective(op, call, label || op);
     const transfers = call.transfers!.map((each) => {
-      const isSent = "to" in each;
-      return { tensor: each.tensor, rows: undefined, peer: isSent ? each.to : each.from, isSent };
+      const isSend = "to" in each;
+      return { tensor: each.tensor, rows: undefined, peer: isSend ? each.to : each.from, isSend };
     });
     return this.#batch(op, transfers, label || op);
   }
@@ -119,12 +119,12 @@ export class SymbolicGroup extends CheckedGroup {
     record.set(at + 2, record.interned.stringId(label));
     const storages: Storage[] = [];
     let next = at + 3;
-    for (const { tensor, rows, peer, isSent } of transfers) {
+    for (const { tensor, rows, peer, isSend } of transfers) {
       const view = rows ? record.viewOfRows(tensor, rows) : record.viewOf(tensor);
-      if (peer !== this.rank) this.#countMessage(isSent, record.views[view]!);
+      if (peer !== this.rank) this.#countMessage(isSend, record.views[view]!);
       if (storages.at(-1) !== tensor.storage && storages.at(-2) !== tensor.storage) storages.push(tensor.storage);
       record.set(next++, this.ranks[peer]!);
-      record.set(next++, isSent ? 1 : 0);
+      record.set(next++, isSend ? 1 : 0);
       record.set(next++, view);
     }
     return new SymbolicWork(record, work, storages);
@@ -149,8 +149,8 @@ export class SymbolicGroup extends CheckedGroup {
     );
   }
 
-  #countMessage(isSent: boolean, { bytes }: View): void {
-    if (isSent) {
+  #countMessage(isSend: boolean, { bytes }: View): void {
+    if (isSend) {
       this.#sent += bytes;
       this.#messages++;
     } else this.#received += bytes;

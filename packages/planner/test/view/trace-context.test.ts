@@ -62,7 +62,7 @@ test("a program that runs longer is traced until the limit, and its trace states
       found(readTrace(0));
     }, 5);
   });
-  expect(written.note).toBe("The trace ends after 0.001 s: the program ran longer.");
+  expect(written.note).toBe("Trace truncated after 0.001 s: the program was still running.");
   await trace.stop();
   await ctx!.close();
   expect(readTrace(0).note).toBe(written.note);

@@ -24,14 +24,14 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
   const std::string name = transport->name;
   if (transport->ordering == MOSAIC_ORDER_HOST) {
     // The handle of a device with a port is its own, not a MosaicStream.
-    if (!compute.stream || compute.port) throwFailure(name + " serves devices with a CPU stream only");
+    if (!compute.stream || compute.port) throwFailure(name + " supports only devices with a CPU stream");
     if (compute.stream->abi != MOSAIC_STREAM_ABI) {
       throwFailure("stream ABI version mismatch with the device; install the same version of all @mosaic packages");
     }
     return std::make_shared<HostEngine>(std::move(transport), compute.stream, std::move(control), options,
                                         std::move(connected));
   }
-  if (!compute.port) throwFailure(name + " serves devices with a port (mosaic/device_port.h) only");
+  if (!compute.port) throwFailure(name + " supports only devices with a device port (mosaic/device_port.h)");
   if (compute.port->abi != MOSAIC_DEVICE_PORT_ABI) {
     throwFailure("port ABI version mismatch with the device; install the same version of all @mosaic packages");
   }

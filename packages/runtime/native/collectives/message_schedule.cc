@@ -176,7 +176,8 @@ class ScheduleBuilder {
       if (transfer.peer == rank_) (transfer.send ? toSelf : fromSelf).push_back(&transfer);
       else appendTransfer(stage, transfer);
     }
-    if (toSelf.size() != fromSelf.size()) throw std::invalid_argument("sends to itself without as many receives");
+    if (toSelf.size() != fromSelf.size())
+      throw std::invalid_argument("the number of sends to self differs from the number of receives from self");
     for (size_t i = 0; i < toSelf.size(); i++) {
       if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
         throw std::invalid_argument("sends and receives to itself do not match: shape or dtype mismatch");

@@ -87,7 +87,7 @@ void StreamEngine::checkConnecting() {
     isPeerLost = !events_.lost.empty() || !events_.failed.empty() || events_.controlLost;
   }
   if (isStopped() || isPeerLost) {
-    throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank ended while the ranks connected");
+    throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank exited while the ranks were connecting");
   }
   if (monotonicNs() < connectBy_) return;
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";

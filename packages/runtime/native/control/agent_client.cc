@@ -96,7 +96,7 @@ std::string AgentClient::get(const std::string& key) {
   if (peerFailure_) throw Failure(*peerFailure_);
   if (joinFailure_) throw Failure(*joinFailure_);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + seconds(options_.timeoutNs) +
-                                            ": no rank has put \"" + key + "\"");
+                                            ": no rank has set the key \"" + key + "\"");
 }
 
 std::optional<std::string> AgentClient::find(const std::string& key, int64_t timeoutNs) {

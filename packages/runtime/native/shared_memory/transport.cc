@@ -327,8 +327,8 @@ struct LocalTransport {
 void connectHost(SharedMemory& memory, MosaicBootstrap& bootstrap) {
   const uint32_t* hosts = bootstrap.hosts;
   if (!std::all_of(hosts, hosts + bootstrap.size, [&](uint32_t host) { return host == hosts[0]; })) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: shared memory connects the ranks of one host, and these are on "
-                                           "several; use collectives that span hosts");
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the shared-memory transport requires all ranks on one host, "
+                                           "received ranks on several; use collectives that span hosts");
   }
   memory.connect(bootstrap, Wakeup::Futex);
 }

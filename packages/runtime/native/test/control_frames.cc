@@ -49,7 +49,7 @@ int main() {
     const std::string bytes = bytesOf(line);
     const auto play = bytes.size() < 5 ? plays.end() : plays.find(static_cast<uint8_t>(bytes[4]));
     try {
-      if (play == plays.end()) throw ProtocolError("no frame of a rank");
+      if (play == plays.end()) throw ProtocolError("not a frame that a rank receives");
       std::cout << play->second(bytes) << "\n";
     } catch (const ProtocolError& error) {
       std::cout << "refused " << error.what() << "\n";

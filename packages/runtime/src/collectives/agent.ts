@@ -213,7 +213,7 @@ class AgentConnection {
       if (socket !== undefined) return this.#keepOpen(socket);
       this.#input = await startAgent(this.#path, this.#treePosition, this.#timeout);
     }
-    throw new MosaicError(`connect: agents at ${this.#path} end as soon as they start; remove that socket`);
+    throw new MosaicError(`connect: agents at ${this.#path} exit at startup; remove that socket`);
   }
 
   release(): void {
@@ -257,10 +257,10 @@ async function startAgent(path: string, place: TreePosition | undefined, timeout
   child.stderr.on("data", (chunk: Buffer) => (errors += String(chunk)));
   return new Promise((resolve, reject) => {
     const fail = (reason: string): void => {
-      clearTimeout(deadline);
+      clearTimeout(timer);
       reject(new MosaicError(`connect: the control-plane agent of this host did not start: ${reason}`));
     };
-    const deadline = setTimeout(() => {
+    const timer = setTimeout(() => {
       fail(`timed out after ${timeout} s: it printed neither "ready" nor "in-use"${errors && `; ${errors.trim()}`}`);
       child.kill("SIGKILL");
     }, timeout * 1000);
@@ -269,7 +269,7 @@ async function startAgent(path: string, place: TreePosition | undefined, timeout
     child.stdout.on("data", (chunk: Buffer) => {
       output += String(chunk);
       if (!/^(ready|in-use)\n/.test(output)) return;
-      clearTimeout(deadline);
+      clearTimeout(timer);
       child.stdout.destroy();
       child.stderr.destroy();
       child.unref();

@@ -27,7 +27,7 @@ function encodeCall(call: CollectiveCall): Float64Array {
     described ? dtypeCodes[described.dtype] : noDTypeCode,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
-    call.allowUnequal ? 1 : 0,
+    call.allowUnequalShapes ? 1 : 0,
     storageAddress(out),
     storageAddress(input),
   ];

@@ -252,7 +252,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
       ),
     );
     stub({ MASTER_ADDR: "192.0.2.1" });
-    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is no address of this host, where rank 0 is/);
+    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, where rank 0 is/);
   }, 30_000);
 
   test("the port is waited for, and torchrun's own store has another", async () => {

@@ -127,12 +127,12 @@ describe("an agent that", () => {
     for (const [i, rank] of [1, 3].entries())
       expect(await ranks.delivered("0", "lost", i + 1)).toMatchObject({
         rank,
-        process: `rank ${rank} (pid ${ranks.pid} on n1; its agent ended)`,
+        process: `rank ${rank} (pid ${ranks.pid} on n1; its agent exited)`,
       });
   });
 
   test("is stopped is lost after the limit, and finds its parent gone when it goes on", async () => {
-    const limits = { heartbeatMs: 100, limitMs: 700 };
+    const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 700 };
     const root = await startAgent({ host: "n0", children: true, ...limits });
     const { child, stop, path } = await spawnAgent({ host: "n1", index: 1, root: root.address!, ...limits });
     const ranks = await startWorld([root, { path }], 4);
@@ -146,11 +146,11 @@ describe("an agent that", () => {
     expect(performance.now() - before).toBeLessThan(2500);
     child.kill("SIGCONT");
     for (const rank of [1, 3])
-      expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason: "the parent agent ended" });
+      expect(await ranks.delivered(`${rank}`, "controlLost")).toMatchObject({ reason: "the parent agent exited" });
   });
 
   test("loses its stopped parent after the limit: the ranks below it lose the control plane", async () => {
-    const limits = { heartbeatMs: 100, limitMs: 700 };
+    const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 700 };
     const { child, stop, path, address } = await spawnAgent({ host: "n0", children: true, ...limits });
     const leaf = await startAgent({ host: "n1", index: 1, root: address, ...limits });
     const ranks = await startWorld([{ path }, leaf], 4);
@@ -163,7 +163,7 @@ describe("an agent that", () => {
   });
 
   test("was itself stopped with the whole host goes on, and loses no rank", async () => {
-    const limits = { heartbeatMs: 100, limitMs: 500 };
+    const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 500 };
     const root = await spawnAgent({ host: "n0", children: true, ...limits });
     const leaf = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
     const ranks = await startWorld([root, leaf], 2);

@@ -12,7 +12,13 @@ const network = process.env.MOSAIC_SCALE_NETWORK === "tls" ? { network: tlsNetwo
 for (let index = from; index < to; index++) {
   const parent = index === 0 ? { children: true } : { index, root };
   agents.push(
-    await Agent.listen({ path: `${prefix}${index}`, host: `n${index}`, limitMs: 30_000, ...network, ...parent }),
+    await Agent.listen({
+      path: `${prefix}${index}`,
+      host: `n${index}`,
+      heartbeatTimeoutMs: 30_000,
+      ...network,
+      ...parent,
+    }),
   );
   root ??= agents[0].address;
 }

@@ -43,7 +43,7 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
 
 function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
   const { seconds, exposedSeconds, peakBytes } = planned;
-  const waiting = `${formatSeconds(exposedSeconds)} of it waiting for transfers`;
+  const waiting = `${formatSeconds(exposedSeconds)} of it exposed communication`;
   return `${formatSeconds(seconds)} a step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} held`;
 }
 

@@ -92,12 +92,12 @@ const formatGroups = (groups: ReadonlyMap<string, readonly string[]>): string =>
 /** Only the endpoint needs a name; but addresses that change are better named. */
 function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
   if (new Set(hosts.map(({ address }) => address)).size < 2) return [];
-  const twice = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
-  if (twice.length > 0) {
-    return twice.map(([name, labels]) =>
+  const duplicateHostnames = [...groupBy(hosts, ({ hostname }) => hostname)].filter(([, labels]) => labels.length > 1);
+  if (duplicateHostnames.length > 0) {
+    return duplicateHostnames.map(([name, labels]) =>
       note(
-        `${labels.join(", ")} have one name, ${name}`,
-        "give each host a name of its own: hostnamectl hostname NAME",
+        `${labels.join(", ")} have the same hostname, ${name}`,
+        "give each host a unique hostname: hostnamectl hostname NAME",
       ),
     );
   }
@@ -123,7 +123,7 @@ function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
     if (!link) return [];
     const { wallClock, error } = link.clock;
     const off = Math.abs(wallClock) - error;
-    const text = `${label} is ${formatSigned(wallClock)} ms from ${hosts[0]!.label}, ± ${error.toFixed(1)} ms`;
+    const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSigned(wallClock)} ms ± ${error.toFixed(1)} ms`;
     const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
     if (off < CLOCK_NOTE_MS) return [ok(text)];
     return [off < CLOCK_PROBLEM_MS ? note(text, remedy) : problem(text, remedy)];
@@ -187,8 +187,8 @@ function describeFailure({ from, to, value: { phase, reason } }: HostPair<Socket
     );
   const cause =
     reason === "ECONNREFUSED"
-      ? "refused, by a firewall"
-      : `no answer (${reason}): a firewall drops packets, or no route`;
+      ? "connection refused by a firewall"
+      : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
   return problem(
     `${direction}: blocked: TCP to ${target}: ${cause}`,
     `on ${to.label}, open TCP ports to the hosts of the job: all, or a range that --ports 30000-30999 checks, ucx({ ports }) and UCX_TCP_PORT_RANGE use`,
@@ -252,7 +252,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   });
   const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
-  const slow = slower.length > 0 ? [note(`less than half of what sockets reach: ${pairs}`, remedy)] : [];
+  const slow = slower.length > 0 ? [note(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
   return [ok(formatMatrices(result, listLinks)), ...findings, ...slow, ...findSlow(links)];
 }
 

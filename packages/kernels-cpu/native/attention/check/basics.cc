@@ -105,12 +105,12 @@ void merge() {
   const AttentionState other{otherOut.view(), otherLse.view()};
   mergeStates({out.view(), lse.view()}, {&other, 1}, pool);
   const double ea = std::exp(1.5), eb = std::exp(0.5);
-  expect(std::fabs(lse.get(0, 0, 0) - std::log(ea + eb)) < 1e-6, "merge: lse of both");
+  expect(std::fabs(lse.get(0, 0, 0) - std::log(ea + eb)) < 1e-6, "merge: lse of both states");
   expect(std::fabs(out.get(0, 0, 0, 1) - (10 * ea + 20 * eb) / (ea + eb)) < 1e-5, "merge: out of both");
   expect(lse.get(0, 0, 1) == 2 && out.get(0, 0, 1, 0) == 10, "merge: nothing from the other side");
-  expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: everything from the other side");
-  expect(lse.get(0, 0, 3) == -INFINITY, "merge: nothing on either side");
-  expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN stays");
+  expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: the first state is empty");
+  expect(lse.get(0, 0, 3) == -INFINITY, "merge: both states are empty");
+  expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN propagates");
   expect(out.paddingIntact() && lse.paddingIntact(), "merge: stays within its elements");
 }
 

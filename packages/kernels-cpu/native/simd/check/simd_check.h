@@ -68,8 +68,8 @@ struct SimdCheck {
     bool any = false;
     for (int i = 0; i < L; ++i) any |= a[i] < b[i];
     expect(V::any(V::less(x, y)) == any, "any", 0);
-    expect(V::any(V::less(V::zero(), V::set1(1))), "all of one kind", 0);
-    expect(!V::any(V::less(V::set1(1), V::zero())), "none of one kind", 0);
+    expect(V::any(V::less(V::zero(), V::set1(1))), "any of all-true lanes", 0);
+    expect(!V::any(V::less(V::set1(1), V::zero())), "any of all-false lanes", 0);
   }
 
   void masks() {

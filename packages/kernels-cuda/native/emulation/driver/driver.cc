@@ -136,7 +136,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
   if (--liveResources().contexts > 0 || !reportsLeaks()) return CUDA_SUCCESS;
   const LiveResourceCounts& remaining = liveResources();
-  std::fprintf(stderr, "left: %ld streams, %ld events, %ld modules, %ld pools, %ld allocations, %ld pinned\n",
+  std::fprintf(stderr, "leaked: %ld streams, %ld events, %ld modules, %ld pools, %ld allocations, %ld pinned\n",
                remaining.streams.load(), remaining.events.load(), remaining.modules.load(), remaining.pools.load(),
                 remaining.allocations.load(),
                remaining.pinned.load());

@@ -48,9 +48,9 @@ class GpuMemory {
   bool allocate(CUmemoryPool handle, const void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
     Pool& pool = *pools_.at(handle);
-    const size_t again = std::min(pool.kept, bytes);
-    if (usedBytes() + bytes - again > memoryBytes()) return false;
-    pool.kept -= again;
+    const size_t reusedBytes = std::min(pool.kept, bytes);
+    if (usedBytes() + bytes - reusedBytes > memoryBytes()) return false;
+    pool.kept -= reusedBytes;
     pool.used += bytes;
     owners_[memory] = {handle, bytes};
     return true;

@@ -12,13 +12,13 @@ LiveResourceCounts& liveResources() {
 }
 
 bool& isInitialized() {
-  static bool is = false;
-  return is;
+  static bool initialized = false;
+  return initialized;
 }
 
 bool& hasContext() {
-  static thread_local bool has = false;
-  return has;
+  static thread_local bool current = false;
+  return current;
 }
 
 CUresult ready() {

@@ -22,8 +22,8 @@ ContextStatus& contextStatus() {
 }
 
 bool& isInCallback() {
-  static thread_local bool is = false;
-  return is;
+  static thread_local bool inCallback = false;
+  return inCallback;
 }
 
 Stream& streamOf(CUstream handle) {
