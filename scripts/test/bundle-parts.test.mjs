@@ -130,7 +130,7 @@ describe("a recipe", () => {
   test("reports what is missing where there is no compiler", () => {
     const env = { ...process.env, CXX: "no-such-compiler" };
     const build = spawnSync(process.execPath, [join(scripts, "bundle/inside/build.mjs")], { encoding: "utf8", env });
-    expect(build).toMatchObject({ status: 1, stderr: expect.stringMatching(/looked for `no-such-compiler`; set CXX/) });
+    expect(build).toMatchObject({ status: 1, stderr: expect.stringMatching(/tried `no-such-compiler`; set CXX/) });
   });
 });
 

@@ -4,7 +4,7 @@ import { pack, repository } from "./fixture.mjs";
 
 const core = pack("core", {}, { "src/index.ts": "", "README.md": "[up](../../README.md)" });
 
-test("paths that exist, addresses and code pass", () => {
+test("existing paths, URLs and code pass", () => {
   const text =
     "[a](docs/a.md#a-part-2-times) [b](https://example.org) [c](#title) `packages/core/src/` `packages/core/*`\n```\n[x](y)\n```\n# Title";
   expect(
@@ -21,7 +21,7 @@ test.each(["[a](#gone)", "[a](docs/a.md#gone)", "[a](docs/a.md#part-2)", "[a](pa
   (text) => {
     const files = { ...core, "README.md": text, "docs/a.md": "# Part\n# Part\n```\n# gone\n```" };
     expect(checkLinks(repository(files))).toEqual([
-      expect.stringMatching(/^README.md names .*, whose heading is not there/),
+      expect.stringMatching(/^README.md: link .* has no matching heading/),
     ]);
   },
 );

@@ -102,7 +102,7 @@ interface OptionHelp {
 
 const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   task: { fallback: "text", text: `what is learnt: ${tasks.join(", ")}` },
-  out: { fallback: "runs/llm", text: "folder of the model; a training found there is continued" },
+  out: { fallback: "runs/llm", text: "folder of the model; a training run found there is resumed" },
   minutes: {
     fallback: 2,
     text: "minutes of training, all runs together; 0: as many as --steps take",

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { type Context, dispatch } from "@mosaic/attention";
-import { DataLoader, type PlacementOfMask, tokenFile } from "@mosaic/attention/nn";
+import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
 import { endTokenId, folderFiles, placementOf, readTokenizer } from "./model-folder.ts";
 import { curriculum, laterRows, type NeedleRows } from "./needles/curriculum.ts";
@@ -12,7 +12,7 @@ import type { TrainSettings } from "./settings.ts";
 const evaluationBatches = 4;
 
 /** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
-export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementOfMask {
+export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
   if (backend !== "flex") return placementOf(backend);
   const { sp = 1 } = ctx.mesh.shape;
   return (mask, length) => dispatch({ mask, length, ranks: sp });

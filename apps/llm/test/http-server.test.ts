@@ -99,7 +99,7 @@ test.each([
   [{ max_tokens: 0 }, "max_tokens", /max_tokens: expected an integer ≥ 1, received 0/],
   [{ max_tokens: 1000 }, "prompt", /a text has at most 128 tokens; the prompt has \d+, and 1000 more were requested/],
   [{ prompt: Array.from({ length: 128 }, () => 5) }, "prompt", /the prompt has 128, and 1 more is the least/],
-  [{ prompt: ["a", "b"] }, "prompt", /prompt: expected one text, or its tokens/],
+  [{ prompt: ["a", "b"] }, "prompt", /prompt: expected a string, or an array of token ids/],
   [{ prompt: [300] }, "prompt", /each below 300, received 300/],
   [{ prompt: null }, "prompt", /prompt: required/],
   [{ stream: "yes" }, "stream", /stream: expected true or false/],

@@ -52,7 +52,7 @@ test("pictures hold what was measured", () => {
     ],
     settings,
   );
-  expect(curve).toContain("4 layers of 128, rows of 512 tokens, ring on 4 ranks, seed 0");
+  expect(curve).toContain("4 layers, hidden size 128, sequence length 512, ring on 4 ranks, seed 0");
   expect(curve.match(/<polyline/g)?.length).toBe(2);
   const positions = [
     { from: 0, to: 16, loss: 5, error: 0.1 },

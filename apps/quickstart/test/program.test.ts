@@ -159,8 +159,8 @@ describe("the program", () => {
   it.each([
     ["ranks attend", 143, /cancelled/],
     ["one device computes attention", 130, /one device/],
-    ["float64 checks", 130, /float64/],
-  ])("ends at Ctrl-C while %s, and leaves nothing behind", async (moment, code, words) => {
+    ["checking a sample against float64", 130, /float64/],
+  ])("ends at Ctrl-C during: %s, and leaves nothing behind", async (moment, code, words) => {
     const temporary = mkdtempSync(join(directory, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
     const ran = await run(args, { TMPDIR: temporary }, moment);

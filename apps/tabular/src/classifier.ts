@@ -193,7 +193,8 @@ function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pic
       where: `${where}: y`,
       expected: `2 to ${most} classes`,
       received: `${classes.length}`,
-      remedy: classes.length < 2 ? "give rows of each class" : "join rare classes, or predict in several steps",
+      remedy:
+        classes.length < 2 ? "pass rows of at least two classes" : "merge rare classes, or train several classifiers",
     });
   }
   return encodeLabels(y as readonly ClassName[]);

@@ -51,8 +51,8 @@ describe("hosts of a job", () => {
 ✓           n2: host-2, 10.0.0.2, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
 ✓ versions  Node, Mosaic, UCX and instruction sets agree
 ✓ names     all names of hosts resolve to their addresses
-✓ clocks    n1 is +0.2 ms from n0, ± 1.1 ms
-✓           n2 is +0.2 ms from n0, ± 1.1 ms
+✓ clocks    clock offset of n1 from n0: +0.2 ms ± 1.1 ms
+✓           clock offset of n2 from n0: +0.2 ms ± 1.1 ms
 ✓ MTU       1500 on all hosts
 ✓ sockets   bandwidth, MB/s  to n0  to n1  to n2
             from n0              –   1000   1000
@@ -151,9 +151,9 @@ the hosts fit`);
   });
 
   it.each([
-    [-60, /· clocks +n1 is −60\.0 ms from n0, ± 1\.1 ms\n +→ synchronize it/],
-    [2500, /✗ clocks +n1 is \+2500\.0 ms from n0/],
-    [50.9, /✓ clocks +n1 is \+50\.9 ms/],
+    [-60, /· clocks +clock offset of n1 from n0: −60\.0 ms ± 1\.1 ms\n +→ synchronize it/],
+    [2500, /✗ clocks +clock offset of n1 from n0: \+2500\.0 ms/],
+    [50.9, /✓ clocks +clock offset of n1 from n0: \+50\.9 ms/],
   ])("of which one has a clock %d ms off", (milliseconds, expected) => {
     const result = resultWith();
     const [first, ...others] = result.measured as readonly [HostMeasurement, ...HostMeasurement[]];
@@ -198,7 +198,7 @@ describe("mosaic-doctor --hosts", () => {
     const env = (node: number): Readonly<Record<string, string>> =>
       node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
     const ended = await runDoctor({ nodes: 2, ranks: 2, endpoint, env });
-    expect(ended[0]!.stdout).toMatch(/✗ clocks +n1 is \+\d{4}\.\d ms from n0, ± /);
+    expect(ended[0]!.stdout).toMatch(/✗ clocks +clock offset of n1 from n0: \+\d{4}\.\d ms ± /);
     expect(ended[0]!.stdout).toMatch(/from n0 +– +[\d.]+\n +from n1 +[\d.]+ +–\n/);
     expect(ended.map(({ code }) => code)).toEqual([1, 1]);
   }, 60_000);

@@ -25,7 +25,7 @@ test("three hosts that fit together: matrices of all pairs, and exit code 0", as
   const { code, stdout, stderr } = await onHosts(3);
   expect(stderr).toBe("");
   expect(stdout).toMatch(/✓ hosts +n0: .*, 10\.77\.0\.10, 1 rank, Node .*MTU 1500 of eth0\n✓ +n1: .*10\.77\.0\.11/);
-  expect(stdout).toMatch(/✓ clocks +n1 is [+−]\d+\.\d ms from n0, ± \d\.\d ms\n✓ +n2 is/);
+  expect(stdout).toMatch(/✓ clocks +clock offset of n1 from n0: [+−]\d+\.\d ms ± \d\.\d ms\n✓ +clock offset of n2/);
   expect(stdout).toMatch(/✓ MTU +1500 on all hosts/);
   expect(stdout).toMatch(
     /✓ sockets +bandwidth, MB\/s +to n0 +to n1 +to n2\n +from n0 +– +[\d.]+ +[\d.]+\n +from n1 +[\d.]+ +– +[\d.]+\n +from n2 +[\d.]+ +[\d.]+ +–\n +latency/,
@@ -101,7 +101,7 @@ test("a host whose clock is off", async () => {
   const env = (node: number): Readonly<Record<string, string>> =>
     node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
   const { code, stdout } = await onHosts(2, { env });
-  expect(stdout).toMatch(/✗ clocks +n1 is \+\d{4}\.\d ms from n0, ± \d\.\d ms\n +→ synchronize it/);
+  expect(stdout).toMatch(/✗ clocks +clock offset of n1 from n0: \+\d{4}\.\d ms ± \d\.\d ms\n +→ synchronize it/);
   const offset = Number(/n1 is \+([\d.]+) ms/.exec(stdout)?.[1]);
   const error = Number(/± ([\d.]+) ms/.exec(stdout)?.[1]);
   expect(Math.abs(offset - 5000)).toBeLessThanOrEqual(error + 0.1);

@@ -153,7 +153,7 @@ describe("what is wrong, with what to do", () => {
       /· GPU driver .*\n.*→ npm install @mosaic\/ker/,
     ],
     ["GPUs that nothing connects", { answers: h200s(2), missing: ["@mosaic/collectives-nccl"] }, /· NCCL +2 GPUs, but/],
-    ["one GPU without NCCL", { answers: h200s(1) }, /· NCCL .*between several GPUs only\n/],
+    ["one GPU without NCCL", { answers: h200s(1) }, /· NCCL .*required only with more than one GPU\n/],
     [
       "a slow pair",
       { answers: { ...h200s(3), nccl }, run: () => eightWithNvlink.replace("NV18", "SYS") },

@@ -21,7 +21,7 @@ test("without UCX an error reports what was looked for and what to install", asy
 
 test("a library that is not UCX", async () => {
   const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
-  expect(message).toMatch(/received libdl\.so\.2, which has no ucp_get_version; install UCX/);
+  expect(message).toMatch(/no usable UCX library: libdl\.so\.2, which has no ucp_get_version; install UCX/);
 });
 
 test("too old a UCX", async () => {

@@ -44,10 +44,16 @@ export type PresenceOf<S> = S extends { readonly default: unknown }
 type ValueOf<O> = O extends Option<infer Value> ? Value : never;
 type NamesOf<F, P extends Presence> = { [Name in keyof F]: F[Name] extends Option<unknown, P> ? Name : never }[keyof F];
 
+/** One object type of an intersection: where all options are optional, TypeScript refuses what has none of them, such as a number. */
+type Flattened<T> = T extends infer Members ? { readonly [Name in keyof Members]: Members[Name] } : never;
+
 /** The type of an options object, as callers write it; undefined is as good as absent. */
-export type OptionsOf<D extends { readonly fields: Fields }> = {
+export type OptionsOf<D extends { readonly fields: Fields }> = Flattened<RequiredOf<D> & OptionalOf<D>>;
+
+type RequiredOf<D extends { readonly fields: Fields }> = {
   readonly [Name in keyof D["fields"] as Extract<Name, NamesOf<D["fields"], "required">>]: ValueOf<D["fields"][Name]>;
-} & {
+};
+type OptionalOf<D extends { readonly fields: Fields }> = {
   readonly [Name in keyof D["fields"] as Exclude<Name, NamesOf<D["fields"], "required">>]?:
     | ValueOf<D["fields"][Name]>
     | undefined;

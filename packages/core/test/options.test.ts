@@ -21,6 +21,21 @@ const declared = defineOptions("layer", {
 type Given = OptionsOf<typeof declared>;
 
 describe("a declaration", () => {
+  test("whose options are all optional is no type of a number, a text or an array", () => {
+    const draw = defineOptions("draw", {
+      seed: option.integer({ optional: true }),
+      mean: option.number({ default: 0 }),
+    });
+    const seedOf = (given?: OptionsOf<typeof draw>): number | undefined => draw.parse(given).seed;
+    expect(seedOf({ seed: 3 })).toBe(3);
+    // @ts-expect-error -- a number
+    expect(() => seedOf(3)).toThrow(OptionError);
+    // @ts-expect-error -- a text
+    expect(() => seedOf("3")).toThrow(OptionError);
+    // @ts-expect-error -- an array
+    expect(() => seedOf([3])).toThrow(OptionError);
+  });
+
   test("is the type of what is given, and of what is parsed", () => {
     expectTypeOf<Given["size"]>().toEqualTypeOf<number>();
     expectTypeOf<Given>().toExtend<{

@@ -188,9 +188,9 @@ test("memory that a storage releases returns to the device, and using it is an e
   expect(x.storage.isReleased).toBe(true);
   expect(device.memory().allocated).toBe(0);
   expect(() => device.kernels.fill(view, 1)).toThrow(
-    /fill: expected a tensor whose storage is allocated, received .*shape \[2\].* released/,
+    /fill: expected a tensor whose storage is allocated, received .*shape \[2\].* freed/,
   );
-  expect(() => x.storage.handle).toThrow(/released/);
+  expect(() => x.storage.handle).toThrow(/storage is freed/);
   await expect(x.read()).rejects.toThrow(/read: expected a tensor whose storage is allocated/);
   x.storage.releaseMemory(); // idempotent
   using other = device.empty([64], "float32");

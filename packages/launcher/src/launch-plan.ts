@@ -79,8 +79,8 @@ function checkOptions(options: LaunchOptions): void {
   }
   for (const [name, kind] of Object.entries(optionKinds) as [keyof LaunchOptions, ArgumentKind][]) {
     const value = options[name];
-    const misfit = value === undefined && name !== "entry" ? undefined : mismatch(kind, value);
-    if (misfit !== undefined) throw new UsageError(`launch: ${name}: ${misfit}`);
+    const problem = value === undefined && name !== "entry" ? undefined : mismatch(kind, value);
+    if (problem !== undefined) throw new UsageError(`launch: ${name}: ${problem}`);
   }
 }
 

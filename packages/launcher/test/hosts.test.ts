@@ -285,7 +285,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     expect(none.code).toBe(2);
     const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
     expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
-    expect(stderr).toMatch(/mosaic-run: host n\d: its agent exited without a result \(exit 2\) {3}exit code 2/);
+    expect(stderr).toMatch(/mosaic-run: host n\d: its agent exited without a result \(exit code 2\) {3}exit code 2/);
     expect(code).toBe(2);
   });
 });

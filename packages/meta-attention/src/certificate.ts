@@ -123,7 +123,7 @@ function missedLogMass(
   kernels.scalar("mul", bound, bound, config.scale);
 
   // + ln n_j − l + 2⁻²⁰·(1 + |l|), where j was left out
-  kernels.binary("add", bound, bound, use(logChunkLengths(attention)));
+  kernels.binary("add", bound, bound, use(chunkLogLengths(attention)));
   kernels.binary("sub", bound, bound, lse);
   kernels.binary("add", bound, bound, use(roundingMargin(lse)));
   clampMax(bound, use(negatedMask(attention, chosen, chunk)));
@@ -167,7 +167,7 @@ function paddedRadii(
 }
 
 /** [1,1,1,1,N]: ln n_j. */
-function logChunkLengths({ config, q }: RoutedAttention): Tensor {
+function chunkLogLengths({ config, q }: RoutedAttention): Tensor {
   const values = config.chunks.all.map(({ length }) => Math.log(length) + 2 ** -20);
   return fromArray(q.device, values, [1, 1, 1, 1, values.length]);
 }

@@ -153,12 +153,12 @@ describe("generate rejects before anything is sent", () => {
     [
       "a context beyond the model's",
       { tokens, maxNewTokens: 510 },
-      /maxNewTokens: expected at most 512 tokens in all, the model's max_position_embeddings, received a prompt of 3 and 510 new ones; shorten/,
+      /maxNewTokens: expected at most 512 tokens in all, the model's max_position_embeddings, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,
     ],
     [
       "a prompt as long as the model's context",
       { tokens: Array.from({ length: 512 }, () => 1) },
-      /received a prompt of 512 and 1 new ones/,
+      /received a prompt of 512 tokens and maxNewTokens of 1/,
     ],
     ["a temperature of 0", { tokens, temperature: 0 }, /temperature: expected a number > 0, received 0/],
   ];

@@ -3,7 +3,7 @@ export {
   DataLoader,
   type DataLoaderOptions,
   type DataLoaderState,
-  type PlacementOfMask,
+  type PlacementFunction,
   type TokenBatch,
 } from "./data/data-loader.ts";
 export {

@@ -198,7 +198,7 @@ test("rejects what does not fit, and a state of other rows", async () => {
     new DataLoader(ctx, tokenArrays(documents), { ...options, ...more });
   await onMesh({ dp: 2 }, (ctx) => {
     expect(() => make(ctx, { batchSize: 3 })).toThrow(/a multiple of 2, the ranks along "dp", received 3/);
-    expect(() => make(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens, a batch, received \d+/);
+    expect(() => make(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens, one batch, received \d+/);
     const state = make(ctx).state();
     expect(() => make(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
       /expected seed 8, rowLength 12, received seed 9, rowLength 24/,

@@ -115,7 +115,7 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
       expect(maxDifference(out, multihead(by(x, q, 0), by(y, k, 1), by(y, v, 2), torch))).toBeLessThan(2e-6);
       apart.delete("v_proj_weight");
       expect(() => fromTorch(apart, attn)).toThrow(
-        /projection of values \[6,4\] beside the projection of keys, received none/,
+        /value projection of shape \[6,4\], the shape of the key projection, received none/,
       );
     }));
 });

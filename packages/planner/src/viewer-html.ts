@@ -89,7 +89,7 @@ let template: string | undefined;
 export function viewerTemplate(): string {
   // Beside index.js, and as far from the sources.
   template ??= readFileSync(new URL("../dist/viewer.html", import.meta.url), "utf8");
-  expectValue("viewerTemplate", template.includes(DATA_MARKER), "dist/viewer.html with a place for data", template);
+  expectValue("viewerTemplate", template.includes(DATA_MARKER), "dist/viewer.html with the data placeholder", template);
   return template;
 }
 

@@ -126,9 +126,9 @@ export class ArgumentBuffer {
     if (x.storage.isReleased) throw releasedMemoryError(this.#where, x.shape);
     throw new OptionError({
       where: this.#where,
-      expected: "tensors of this device",
-      received: `one of ${x.device.type}:${x.device.index}, another device`,
-      remedy: "copy its values over: fromArray(device, await x.read(), x.shape, x.dtype)",
+      expected: "tensors on this device",
+      received: `one on ${x.device.type}:${x.device.index}`,
+      remedy: "copy its values over: fromArray(device, await x.read(), x.shape, { dtype: x.dtype })",
     });
   }
 

@@ -1,5 +1,5 @@
 import { type Context, fromArray, masks, shard, type Tensor } from "@mosaic/attention";
-import type { PlacementOfMask } from "@mosaic/attention/nn";
+import type { PlacementFunction } from "@mosaic/attention/nn";
 import { Random } from "@mosaic/program";
 import type { Batches, TrainingBatch } from "../batches.ts";
 import { type NeedleRows, rowsOfStep } from "./curriculum.ts";
@@ -26,7 +26,7 @@ export interface NeedleBatchOptions {
   /** Rows of a step, where they are long. */
   readonly batch: number;
   readonly seed: number;
-  readonly placement: "zigzag" | "contiguous" | PlacementOfMask;
+  readonly placement: "zigzag" | "contiguous" | PlacementFunction;
 }
 
 /** Anywhere, but at either end for one fact of twelve each: nearly none would be just before the questions else. */

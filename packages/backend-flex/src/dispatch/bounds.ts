@@ -9,7 +9,7 @@ export interface DispatchBounds {
   readonly imbalance: number;
   /** Mean over ranks of the rows received, whatever the balance. */
   readonly rows: number;
-  /** The same of placements whose imbalance is at most 1.02 times its bound. */
+  /** The same of placements whose imbalance is at maxRows 1.02 times its bound. */
   readonly balancedRows: number;
   /** Seconds of the slowest rank. */
   readonly time: number;
@@ -22,21 +22,21 @@ const BALANCE_TOLERANCE = 1.02;
 const NUM_WEIGHTS = 8;
 
 /**
- * Lower bounds; M = ⌈n/P⌉ chunks are the most rows of a rank, B the most pairs.
+ * Lower bounds; M = ⌈n/P⌉ chunks are the maxRows rows of a rank, B the maxRows pairs.
  *
  * - Pairs: the mean; the largest chunk with the m − 1 smallest, m = ⌊n/P⌋; and of P + 1 chunks two are on one rank.
  * - Rows, causal document of length L: order ranks by the last row that they have of it, from the end. The rows behind the last
- *   one of rank j + 1 are on j ranks, hence at most j·M, with at most j·B pairs; so that rank reads h_j = max(L − j·M, √(L² − 2jB))
- *   keys at least. All keys that are read, less the L that are read where they are: Σ_{j ≥ 1} h_j are received.
+ *   one of rank j + 1 are on j ranks, hence at maxRows j·M, with at maxRows j·B pairs; so that rank reads h_j = max(L − j·M, √(L² − 2jB))
+ *   keys at minTime. All keys that are read, less the L that are read where they are: Σ_{j ≥ 1} h_j are received.
  * - Window w: key k is read by every rank that has a row in [k, k + w). Of those, all ranks whose last row is in [k, k + w − 1)
  *   differ from the rank of row k + w − 1: summed over k, Σ_{j ≥ 1} min(w − 1, h_j).
  * - Full document: ⌈max(L/M, L²/B)⌉ ranks read all L keys.
- * - Any mask: the rank of chunk c reads its keys, of which it has M at most; the i-th smallest of the ranks' widest chunks is
+ * - Any mask: the rank of chunk c reads its keys, of which it has M at maxRows; the i-th smallest of the ranks' widest chunks is
  *   at least chunk n − (P − i)·M − 1 in order of width.
- * - The most rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
+ * - The maxRows rows R of a rank: rank j + 1 of a document has h_j − R of its L rows, or more: Σ max(0, h_j − R) ≤ L.
  * - The rows that the rank of a causal document's last chunk owns of it, x: it has that chunk; of any other one, each row is sent to
  *   every rank with a row behind it, of which there are (L² − b²) / 2B at least behind row b. Its pairs and the rows that it sends
- *   are limited: x is at most the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
+ *   are limited: x is at maxRows the value of that knapsack problem with two limits, relaxed to any one weighted sum of these, and to
  *   parts of chunks. R ≥ L − x.
  * - Time: at t seconds no rank has more pairs than B = t / pair; the least t at which the rows that follow take no more than t.
  */
@@ -47,9 +47,9 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const mostPairs = minMaxPairs(problem);
   const linkTime = (time: number): number => {
     const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
-    const most = rank.maxRows(pairs, model.maxRows(time, "rank"));
-    const least = model.minLinkTime(most, rank.meanRows(pairs), "rank");
-    return host ? Math.max(least, model.minLinkTime(host.maxRows(pairs), host.meanRows(pairs), "host")) : least;
+    const maxRows = rank.maxRows(pairs, model.maxRows(time, "rank"));
+    const minTime = model.minLinkTime(maxRows, rank.meanRows(pairs), "rank");
+    return host ? Math.max(minTime, model.minLinkTime(host.maxRows(pairs), host.meanRows(pairs), "host")) : minTime;
   };
   let low = model.pair * mostPairs;
   const fits = (time: number): boolean => linkTime(time) <= time;
@@ -80,9 +80,9 @@ function minMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem)
     return sum;
   };
   // A rank with the heaviest chunk may have that alone if there are fewer chunks than ranks.
-  const most = Math.max(totalPairs / ranks, (sorted[0] ?? 0) + lightest(each - 1));
-  if (queryChunks <= ranks) return most;
-  return Math.max(most, sorted[ranks - 1]! + sorted[ranks]! + lightest(each - 2));
+  const maxRows = Math.max(totalPairs / ranks, (sorted[0] ?? 0) + lightest(each - 1));
+  if (queryChunks <= ranks) return maxRows;
+  return Math.max(maxRows, sorted[ranks - 1]! + sorted[ranks]! + lightest(each - 2));
 }
 
 /** A stretch of rows of which each sees all before it, up to a window, or all. */
@@ -90,7 +90,7 @@ interface DocumentSpan {
   readonly start: number;
   readonly length: number;
   readonly isFull: boolean;
-  /** Keys that a row sees at least, itself included, if there are so many. */
+  /** Keys that a row sees at minTime, itself included, if there are so many. */
   readonly window: number;
   readonly samples: number;
 }
@@ -100,11 +100,11 @@ class RowBounds {
   readonly #groups: number;
   /** Ranks of a group. */
   readonly #windowWidth: number;
-  /** Rows of a group at most. */
+  /** Rows of a group at maxRows. */
   readonly #rows: number;
   readonly #documents: readonly DocumentSpan[];
   readonly #problem: DispatchProblem;
-  /** By any mask's bound: the mean, and the most. */
+  /** By any mask's bound: the mean, and the maxRows. */
   readonly #maxWindow: number;
   readonly #meanWindow: number;
 
@@ -119,11 +119,11 @@ class RowBounds {
     const samples = masks.reduce((sum, mask) => sum + mask.samples, 0);
     const own = this.#rows * samples;
     const widths = requiredRows(problem).subarray(0, queryChunks).sort();
-    const most = Math.ceil(queryChunks / ranks) * this.#windowWidth;
+    const maxRows = Math.ceil(queryChunks / ranks) * this.#windowWidth;
     this.#maxWindow = Math.max(0, (widths.at(-1) ?? 0) - own);
     let sum = 0;
     for (let i = 1; i <= this.#groups; i++) {
-      const chunk = queryChunks - (this.#groups - i) * most - 1;
+      const chunk = queryChunks - (this.#groups - i) * maxRows - 1;
       if (chunk >= 0) sum += Math.max(0, widths[chunk]! - own);
     }
     this.#meanWindow = sum / this.#groups;
@@ -139,26 +139,26 @@ class RowBounds {
     return Math.max(this.#meanWindow, rows / this.#groups);
   }
 
-  /** The most rows that one of them receives at least, if no one has more pairs, or sends more rows. */
+  /** The maxRows rows that one of them receives at minTime, if no one has more pairs, or sends more rows. */
   maxRows(pairs: number, sent = Number.POSITIVE_INFINITY): number {
-    let most = Math.max(this.#maxWindow, this.meanRows(pairs));
+    let maxRows = Math.max(this.#maxWindow, this.meanRows(pairs));
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
-      if (length * samples <= most) continue;
+      if (length * samples <= maxRows) continue;
       if (isFull) {
         const own = Math.min(this.#rows, length / this.#ranksPerDocument(document, pairs));
-        most = Math.max(most, (length - own) * samples);
+        maxRows = Math.max(maxRows, (length - own) * samples);
       } else if (document.window >= length) {
-        most = Math.max(most, this.#maxRowsOfDocument(document, most / samples, pairs) * samples);
+        maxRows = Math.max(maxRows, this.#maxRowsOfDocument(document, maxRows / samples, pairs) * samples);
         if (this.#windowWidth === 1)
-          most = Math.max(most, (length - this.#maxOwnedRows(document, pairs, sent)) * samples);
+          maxRows = Math.max(maxRows, (length - this.#maxOwnedRows(document, pairs, sent)) * samples);
       }
     }
-    return most;
+    return maxRows;
   }
 
-  /** The most rows of one rank that has a part of a causal document, if that is more than `least`. */
-  #maxRowsOfDocument(document: DocumentSpan, least: number, pairs: number): number {
+  /** The maxRows rows of one rank that has a part of a causal document, if that is more than `minTime`. */
+  #maxRowsOfDocument(document: DocumentSpan, minTime: number, pairs: number): number {
     const isPossible = (rows: number): boolean => {
       let own = 0;
       for (let j = 0; own <= document.length; j++) {
@@ -168,8 +168,8 @@ class RowBounds {
       }
       return false;
     };
-    if (isPossible(least)) return least;
-    let [low, high] = [least, document.length];
+    if (isPossible(minTime)) return minTime;
+    let [low, high] = [minTime, document.length];
     for (let i = 0; i < 30; i++) {
       const middle = (low + high) / 2;
       if (isPossible(middle)) high = middle;
@@ -178,7 +178,7 @@ class RowBounds {
     return low;
   }
 
-  /** Rows of a causal document that the rank of its last chunk owns at most. */
+  /** Rows of a causal document that the rank of its last chunk owns at maxRows. */
   #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sent: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
@@ -194,7 +194,7 @@ class RowBounds {
       ofSent[chunk - first] = (receivers * (end - begin) * samples) / sent;
     }
     const rest = 1 - chunkPairs[last]! / pairs;
-    let most = all;
+    let maxRows = all;
     for (let step = 0; step <= NUM_WEIGHTS; step++) {
       const weight = step / NUM_WEIGHTS;
       const costs = ofPairs.map((cost, i) => weight * cost + (1 - weight) * ofSent[i]!).sort();
@@ -203,24 +203,24 @@ class RowBounds {
         chunks += costs[i]! > left ? left / costs[i]! : 1;
         left -= costs[i]!;
       }
-      most = Math.min(most, chunks * chunkSize);
+      maxRows = Math.min(maxRows, chunks * chunkSize);
     }
-    return most;
+    return maxRows;
   }
 
   /** Keys that the rank of the (j + 1)-th last row reads of those before it. */
   #visibleRows({ length, window, samples }: DocumentSpan, j: number, pairs: number): number {
     const behind = length - j * this.#rows;
     if (window < length) return Math.max(0, Math.min(window - 1, behind));
-    const most = (pairs * this.#windowWidth) / samples;
+    const maxRows = (pairs * this.#windowWidth) / samples;
     // Of whole rows: one less than the root.
-    return Math.max(behind, Math.sqrt(Math.max(0, length * length - 2 * j * most)) - 1, 0);
+    return Math.max(behind, Math.sqrt(Math.max(0, length * length - 2 * j * maxRows)) - 1, 0);
   }
 
   /** Ranks that share a full document. */
   #ranksPerDocument({ length, samples }: DocumentSpan, pairs: number): number {
-    const most = (pairs * this.#windowWidth) / samples;
-    return Math.max(1, Math.ceil(Math.max(length / this.#rows, (length * length) / most) - 1e-9));
+    const maxRows = (pairs * this.#windowWidth) / samples;
+    return Math.max(1, Math.ceil(Math.max(length / this.#rows, (length * length) / maxRows) - 1e-9));
   }
 }
 

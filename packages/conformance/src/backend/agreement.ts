@@ -149,7 +149,7 @@ const disagreements: readonly RankDisagreement[] = [
  * ```ts
  * import { ring } from "@mosaic/backend-ring";
  * import { world } from "@mosaic/collectives-local";
- * import { agreementSuite} from "@mosaic/conformance";
+ * import { agreementSuite, type MakeWorld } from "@mosaic/conformance";
  * import { cpu } from "@mosaic/kernels-cpu";
  * const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });

@@ -11,9 +11,9 @@ export function castCases(makeWorld: MakeWorld, size: number): Case[] {
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    on("groupCast by random plans, its bytes and versions", castsRandomPlans),
+    on("groupCast with random plans: values, bytes sent and version counters", castsRandomPlans),
     on("groupCast over hosts", checkCastsOverHosts),
-    on("groupReduce by random plans, in rank order", reducesRandomPlans),
+    on("groupReduce with random plans, in rank order", reducesRandomPlans),
     on("groupReduce after groupCast multiplies each row by the number of its receivers", checkReduceAfterCast),
     on("groupCast and groupReduce reject mismatched arguments before anything is posted", invalidPlansRejected),
   ];

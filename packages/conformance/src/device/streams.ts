@@ -44,7 +44,10 @@ async function crossStreamWait(device: Device, make: MakeDevice, clockError: num
   const [theirs, ours] = await Promise.all([other.stopTrace(), device.stopTrace()]);
   const [first, last] = [theirs[0]!, theirs.at(-1)!];
   const fill = ours.find(({ name }) => name === "fill");
-  check(fill !== undefined && theirs.length === 4, `recorded: ${eventNames(theirs)} there, ${eventNames(ours)} here`);
+  check(
+    fill !== undefined && theirs.length === 4,
+    `recorded ${eventNames(theirs)} on the other device, ${eventNames(ours)} on this one`,
+  );
   const allowed = clockError && Math.max(clockError, (last.end - first.start) / 2);
   check(fill.start >= last.end - allowed, `began ${last.end - fill.start} ns before the other stream's work was done`);
 }
@@ -117,7 +120,7 @@ async function foreignOperands(device: Device, make: MakeDevice): Promise<void> 
   using other = make();
   using x = fullTensor(device, 1);
   using y = fullTensor(other, 1);
-  const foreign = new RegExp(`add: expected tensors of this device, received one of ${other.type}:${other.index}`);
+  const foreign = new RegExp(`add: expected tensors on this device, received one on ${other.type}:${other.index}`);
   await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreign);
   const gone = fullTensor(device, 1);
   gone[Symbol.dispose]();

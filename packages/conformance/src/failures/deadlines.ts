@@ -21,7 +21,7 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
       run: () => afterTimeout(makeWorld),
     },
     {
-      name: "after a failure memory is released, and ranks can connect again",
+      name: "after a failure, memory is released and ranks can connect again",
       run: () => newWorldAfterTimeout(makeWorld),
     },
   ];

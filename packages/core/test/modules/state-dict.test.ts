@@ -55,7 +55,7 @@ test("tensors of another device, and disposed ones, are rejected before anything
     ["second.weight", gone],
   ]);
   expect(() => pair.loadStateDict(state)).toThrow(
-    /"first.bias" on reference:5, another device: .*; "second.weight" is disposed; .*no tensor was modified/,
+    /"first.bias" is on reference:5, its parameter on reference:0: .*; "second.weight" is disposed; .*no tensor was modified/,
   );
   expect(await pair.first.weight.read()).toEqual(before);
 });

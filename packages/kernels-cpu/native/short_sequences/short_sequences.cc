@@ -37,7 +37,7 @@ struct Plan {
 };
 
 /// Which key each row sees, the same for every sequence.
-void findVisible(Plan& plan, const Tile& tile, Arena& arena) {
+void findVisibleKeys(Plan& plan, const Tile& tile, Arena& arena) {
   ShortShape& shape = plan.shape;
   const PanelSegments segments(TileVisibility(tile), shape.rows, kMaxLength, arena);
   plan.visible.assign(static_cast<size_t>(shape.rows * shape.keys), 0);
@@ -100,7 +100,7 @@ bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
   const int64_t scratch = kernels.forwardScratch(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
   pool.shared().reset();
-  findVisible(plan, args.tile, pool.shared());
+  findVisibleKeys(plan, args.tile, pool.shared());
   if (plan.isEmpty) return true;
   forRanges(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortRange& range, float* memory) {
     kernels.forward(args, plan.shape, range, memory);
@@ -119,7 +119,7 @@ bool attendBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, 
   const int64_t scratch = kernels.backwardScratch(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
   pool.shared().reset();
-  findVisible(plan, args.tile, pool.shared());
+  findVisibleKeys(plan, args.tile, pool.shared());
   if (plan.isEmpty) return true;
   forRanges(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortRange& range, float* memory) {
     kernels.backward(args, plan.shape, range, memory);

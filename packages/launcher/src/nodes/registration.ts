@@ -39,7 +39,7 @@ export function findMismatch(
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
     return reject(
-      `Node version mismatch: ${its} runs ${other.runtime}, ${own} ${root.runtime}; use the same major version on all nodes`,
+      `Node.js version mismatch: ${its} runs ${other.runtime}, ${own} ${root.runtime}; use the same major version on all nodes`,
     );
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
     return reject(

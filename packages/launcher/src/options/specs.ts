@@ -91,7 +91,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "N",
     default: "0",
     isTorchElastic: true,
-    helpText: "restarts of all ranks on failure",
+    helpText: "maximum number of restarts of all ranks on failure",
   },
   {
     name: "restart-backoff",

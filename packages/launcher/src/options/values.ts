@@ -33,7 +33,7 @@ export class OptionValues {
     if (value === undefined) return undefined;
     const count = Number(value);
     if (/^\d+$/.test(value) && count >= min && count <= max) return count;
-    const range = max === Number.MAX_SAFE_INTEGER ? `an integer from ${min}` : `an integer from ${min} to ${max}`;
+    const range = max === Number.MAX_SAFE_INTEGER ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}`;
     throw this.invalidValue(name, range);
   }
 

@@ -22,10 +22,14 @@ const METRICS: readonly Metric[] = [
     help: "Share of the time for which the device waits for collectives.",
     value: (r) => r.waitingShare,
   },
-  { name: "sent_bytes_per_second", help: "Payload of collectives that is sent.", value: (r) => r.sentBytesPerSecond },
+  {
+    name: "sent_bytes_per_second",
+    help: "Collective payload sent, in bytes per second.",
+    value: (r) => r.sentBytesPerSecond,
+  },
   {
     name: "received_bytes_per_second",
-    help: "Payload of collectives that is received.",
+    help: "Collective payload received, in bytes per second.",
     value: (r) => r.receivedBytesPerSecond,
   },
   { name: "resident_bytes", help: "Memory of the process.", value: (r) => r.residentBytes },

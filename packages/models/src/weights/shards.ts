@@ -89,7 +89,7 @@ function checkIndex(
     throw new FileError({
       where: path,
       expected: `tensor "${name}", as ${indexName} states`,
-      received: fileOf.has(name) ? `it in ${fileOf.get(name)!.path}` : "no such tensor",
+      received: fileOf.has(name) ? `the tensor in ${fileOf.get(name)!.path}` : "no such tensor",
       remedy: "download the folder again; nothing was loaded",
     });
   }

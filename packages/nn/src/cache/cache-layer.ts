@@ -168,9 +168,9 @@ export class KvCacheLayer implements AttentionCache {
     }
     throw new OptionError({
       where,
-      expected: "new tokens in shards without lengths",
+      expected: "no `lengths` where new tokens are sharded",
       received: `lengths [${this.#lengths.join(",")}]`,
-      remedy: "pass sequences of different lengths one by one, or whole and without `sharded`",
+      remedy: "pass sequences of different lengths one by one, or pass them whole, without `sharded`",
     });
   }
 

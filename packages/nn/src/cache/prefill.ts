@@ -86,7 +86,7 @@ function checkShards(
       where,
       expected: `new tokens that are cut along the cache's axis, ${axis ?? "null"}`,
       received: `cut along [${layout.axes.join(", ")}]`,
-      remedy: "create the cache with the axis of the module's backend, or pass whole tokens without `sharded`",
+      remedy: "create the cache with the axis of the module's backend, or pass the whole sequence without `sharded`",
     });
   }
   const rows = spansLength(layout.spans(ctx.mesh.coordinate));

@@ -19,7 +19,7 @@ import { permute } from "./permutation.ts";
 import type { TokenSource } from "./token-source.ts";
 
 /** The placement of a batch, found for its mask, which is that of the rank's rows: one for all, or one for each. */
-export type PlacementOfMask = (mask: Mask | readonly Mask[], length: number) => PlacementName | Placement;
+export type PlacementFunction = (mask: Mask | readonly Mask[], length: number) => PlacementName | Placement;
 
 export const dataLoaderOptions = defineOptions("DataLoader", {
   /** Tokens of a row, S. */
@@ -40,7 +40,7 @@ export const dataLoaderOptions = defineOptions("DataLoader", {
    */
   placement: option.either(
     option.placement(),
-    option.custom("a function from a mask to a placement", option.isFunction<PlacementOfMask>),
+    option.custom("a function from a mask to a placement", option.isFunction<PlacementFunction>),
     { default: "contiguous" },
   ),
   /** Mesh axes along which rows are cut, outermost first. Default: all but "dp". */

@@ -50,7 +50,7 @@ export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayB
         where,
         expected: "dtype F64, F32, F16, BF16, I64, I32, U8 or BOOL",
         received: dtype,
-        remedy: "convert them in the program that wrote the file, or read the tensor's bytes",
+        remedy: "convert the tensor in the program that wrote the file, or read its bytes",
       });
   }
 }

@@ -215,7 +215,7 @@ export function tileMap(record: AttentionRecord): TileMap {
     const known = covered[side].get(rows);
     if (known) return known;
     const pieces = side === "queries" ? queries : keys;
-    const found = pieces.flatMap((piece, i) => (includesSample(record.interned.rows[rows]!, piece) ? [i] : []));
+    const found = pieces.flatMap((piece, i) => (overlapsPiece(record.interned.rows[rows]!, piece) ? [i] : []));
     covered[side].set(rows, found);
     return found;
   };
@@ -260,7 +260,7 @@ export function shardSpans(record: AttentionRecord, side: "queries" | "keys"): r
 }
 
 /** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */
-export function includesSample(rows: readonly Span[], { start, length, step }: Span): boolean {
+export function overlapsPiece(rows: readonly Span[], { start, length, step }: Span): boolean {
   const samples = [0, length >> 1, length - 1].map((i) => start + i * step);
   return samples.some((position) =>
     rows.some((span) => {

@@ -1,5 +1,5 @@
 import type { Slice, Span } from "@mosaic/core";
-import { includesSample, isVisible, shardSpans } from "../draw/tile-map-svg.ts";
+import { overlapsPiece, isVisible, shardSpans } from "../draw/tile-map-svg.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import type { Band, TileData } from "./data.ts";
 
@@ -58,9 +58,7 @@ function toBand({ start, length, step }: Span): Band {
 function bandNumbers(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
   const known: (readonly number[] | undefined)[] = [];
   return (rows) =>
-    (known[rows] ??= bands.flatMap(({ sample }, i) =>
-      includesSample(record.interned.rows[rows]!, sample) ? [i] : [],
-    ));
+    (known[rows] ??= bands.flatMap(({ sample }, i) => (overlapsPiece(record.interned.rows[rows]!, sample) ? [i] : [])));
 }
 
 /** Whether the mask leaves anything of a cell. */

@@ -50,7 +50,7 @@ describe("values", () => {
     ranks.send("get", "other", "key");
     expect(await ranks.delivered("other", "refused")).toMatchObject({
       code: TIMEOUT,
-      message: 'connect: timed out after 0.1 s: no rank has put "key"',
+      message: 'connect: timed out after 0.1 s: no rank has set the key "key"',
     });
   });
 

@@ -91,7 +91,7 @@ function benchmarks(root, out) {
   const peer = hasTorch() ? [] : ["--peer", "none"];
   return {
     name: "benchmarks",
-    about: "attention beside PyTorch's, ring",
+    about: "attention compared with PyTorch's, and ring attention",
     command: [process.execPath, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...peer],
     within: (seconds) => ["--share", Math.min(1, seconds / BENCHMARK_SECONDS).toFixed(2)],
   };

@@ -227,7 +227,7 @@ function findSlow(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] 
 
 function checkUcx(result: HostsResult): readonly Finding[] {
   const { hosts, measured } = result;
-  const listLinks = (from: number, to: number): MeasuredLink | null => {
+  const ucxLink = (from: number, to: number): MeasuredLink | null => {
     const { ucx } = measured[from]!;
     return typeof ucx === "string" ? null : ucx[to]!;
   };
@@ -244,7 +244,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
       "set UCX_NET_DEVICES to the interface between the hosts, or ucx({ network })",
     );
   });
-  const links = listPairs(result, listLinks);
+  const links = listPairs(result, ucxLink);
   if (links.length === 0) return findings;
   const slower = links.filter(({ from, to, value }) => {
     const sockets = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
@@ -253,7 +253,7 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
   const slow = slower.length > 0 ? [note(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
-  return [ok(formatMatrices(result, listLinks)), ...findings, ...slow, ...findSlow(links)];
+  return [ok(formatMatrices(result, ucxLink)), ...findings, ...slow, ...findSlow(links)];
 }
 
 function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {

@@ -178,7 +178,7 @@ class Warpgroups {
     auto& log = issueLog_[warp / 4];
     const size_t number = issued_[warp]++;
     if (number == log.size()) log.push_back({a, b});
-    else if (log[number] != std::pair{a, b}) fail("wgmma: warps of a warpgroup differ");
+    else if (log[number] != std::pair{a, b}) fail("wgmma: warps of a warpgroup pass different operands");
   }
 
   /// Eight elements that lie together, of which the first is (i, k): i is a row of A or a column of B.
