@@ -62,7 +62,8 @@ void testGatherScatter(uint32_t n, uint64_t share) {
     world.ranks[r].postAndWait(scatter);
   }
   check(!world.synchronize(), "allGather and reduceScatter do not fail");
-  for (uint32_t r = 0; r < n; r++) check(std::memcmp(part[r].data(), in[r].data(), share * 4) == 0, "reduceScatter with mean of equal inputs returns them");
+  for (uint32_t r = 0; r < n; r++) check(std::memcmp(part[r].data(), in[r].data(), share * 4) == 0,
+        "reduceScatter with mean of equal inputs returns them");
 }
 
 /// Random batches between random pairs, orders permuted across pairs, several messages per pair.
