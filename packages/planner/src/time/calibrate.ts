@@ -71,8 +71,8 @@ const tileShapes = [
  * same profile. Run it with the ranks and threads that are to be predicted, on an idle machine.
  *
  * Kernels are timed by their device's trace, on as many ranks at once as have a core to themselves; links by exchanges around
- * all ranks; waits by exchanges beside kernels; the host by a small attention and by exchanges. Of several repetitions the median counts: a step is long enough to meet
- * what slows kernels down now and then.
+ * all ranks; waits by exchanges beside kernels; the host by a small attention and by exchanges; what is left by steps of all ranks.
+ * Of several repetitions the median counts: a step is long enough to meet what slows kernels down now and then.
  *
  * @example
  * ```ts
