@@ -150,7 +150,7 @@ describe("values", () => {
     [["--min-uptime", "off"], {}, /--min-uptime: expected a time/],
     [["-n", "0"], {}, /--nproc-per-node: expected a positive integer, auto, cpu or gpu, received "0"/],
     [["-n", "1.5"], {}, /--nproc-per-node/],
-    [[], { PET_MAX_RESTARTS: "many" }, /--max-restarts: expected an integer from 0, .*from PET_MAX_RESTARTS/],
+    [[], { PET_MAX_RESTARTS: "many" }, /--max-restarts: expected an integer ≥ 0, .*from PET_MAX_RESTARTS/],
     [["--threads", "0"], {}, /--threads: expected an integer from 1 to 1024, received "0"/],
     [["--master-port", "65536"], {}, /--master-port: expected an integer from 0 to 65535/],
     [["--rdzv-endpoint", "localhost:70000"], {}, /--rdzv-endpoint: expected a port up to 65535, .*"localhost:70000"/],
