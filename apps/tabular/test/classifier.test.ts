@@ -111,7 +111,11 @@ describe("TabularClassifier", () => {
     ["too few classes for the rows", (c) => c.fit(known, ["a"]), /y: expected the classes of 57 rows, received 1/],
     ["a row without a class", (c) => c.fit([[1], [2]], ["a", null as never]), /y, row 1: expected .* received null/],
     ["numbers among strings", (c) => c.fit([[1], [2]], ["a", 1]), /y, row 1: .* of one type .* received 1 after "a"/],
-    ["one class", (c) => c.fit([[1], [2]], [7, 7]), /y: expected 2 to 10 classes, received 1; give rows of each/],
+    [
+      "one class",
+      (c) => c.fit([[1], [2]], [7, 7]),
+      /y: expected 2 to 10 classes, received 1; pass rows of at least two classes/,
+    ],
     [
       "11 classes",
       (c) =>

@@ -313,7 +313,9 @@ describe("rejects", () => {
       using attn = new MultiAxisAttention(ctx, options);
       using x = randn(ctx, [1, 3, 8]);
       const layer = cache.layer(0, [sequence], { sharded: true, lengths: [2] });
-      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(/no `lengths` where new tokens are sharded/);
+      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(
+        /no `lengths` where new tokens are sharded/,
+      );
     }));
 
   test("nothing of an empty batch, and of no tokens", () =>
