@@ -10,10 +10,9 @@ import {
   masks,
   randn,
   type Tensor,
-  type Transfer,
 } from "@mosaic/core";
 import { type AttentionRecord, record } from "../record.ts";
-import { eventSpan, type TimeSpan } from "./measure.ts";
+import { eventSpan, neighbourTransfers, type TimeSpan } from "./measure.ts";
 
 /** A step of calibration: so many times attention, forward and backward, of a rank's tokens to themselves. */
 export interface StepShape {
@@ -75,11 +74,7 @@ export class LocalSteps implements Disposable {
   /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */
   async runTogether(steps: number): Promise<TimeSpan> {
     const ctx = this.#ctx;
-    const { rank, size } = ctx;
-    const transfers: readonly Transfer[] = [
-      { tensor: this.#sent, to: (rank + 1) % size },
-      { tensor: this.#received, from: (rank + size - 1) % size },
-    ];
+    const transfers = neighbourTransfers(ctx, this.#sent, this.#received);
     ctx.startTrace();
     for (let step = 0; step < steps; step++) {
       const outputs = this.#enqueue(() => ctx.world.sendRecv(transfers).wait());

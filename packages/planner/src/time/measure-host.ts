@@ -1,6 +1,6 @@
 import { type Context, full, type Tensor } from "@mosaic/core";
 import { countOperations } from "./host.ts";
-import { runOnAllRanks, type MeasuredRanks, median } from "./measure.ts";
+import { runOnAllRanks, type MeasuredRanks, median, neighbourTransfers } from "./measure.ts";
 import { LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 
 /** What `timeHost` measures. */
@@ -50,14 +50,7 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
 
 /** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
 function enqueueExchanges(ctx: Context, exchanges: number, [out, into]: readonly [Tensor, Tensor]): number {
-  const { rank, size } = ctx;
   const begin = performance.now();
-  for (let i = 0; i < exchanges; i++) {
-    const transfers = [
-      { tensor: out, to: (rank + 1) % size },
-      { tensor: into, from: (rank + size - 1) % size },
-    ];
-    ctx.world.sendRecv(transfers).wait();
-  }
+  for (let i = 0; i < exchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, out, into)).wait();
   return performance.now() - begin;
 }

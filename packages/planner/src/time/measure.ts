@@ -1,4 +1,14 @@
-import { type Context, type DType, empty, fromArray, full, randn, type Tensor, type TraceEvent } from "@mosaic/core";
+import {
+  type Context,
+  type DType,
+  empty,
+  fromArray,
+  full,
+  randn,
+  type Tensor,
+  type TraceEvent,
+  type Transfer,
+} from "@mosaic/core";
 import type { AttentionTiming, TransferTiming } from "./fit.ts";
 
 // Everything is timed by the traces of devices and collectives: the host has no part in it, and a chain of calls is as long
@@ -315,6 +325,14 @@ export async function timeCopies(measured: MeasuredRanks, sizes: readonly number
   }
 }
 
+/** The transfers of an exchange around all ranks: to the right neighbour, from the left one. */
+export function neighbourTransfers({ rank, size }: Context, sent: Tensor, received: Tensor): readonly Transfer[] {
+  return [
+    { tensor: sent, to: (rank + 1) % size },
+    { tensor: received, from: (rank + size - 1) % size },
+  ];
+}
+
 /** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
 export async function timeExchanges(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const out = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
@@ -323,11 +341,7 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
   const timings = sizes.map((_, i) => () => {
     const chain: CallChain = (ctx) => {
       const mine = measured.contexts.indexOf(ctx);
-      const { rank, size } = ctx;
-      const transfers = [
-        { tensor: out[mine]![i]!, to: (rank + 1) % size },
-        { tensor: into[mine]![i]!, from: (rank + size - 1) % size },
-      ];
+      const transfers = neighbourTransfers(ctx, out[mine]![i]!, into[mine]![i]!);
       for (let call = 0; call < calls; call++) ctx.world.sendRecv(transfers).wait();
     };
     const ranks = measured.contexts[0]!.size;
@@ -371,12 +385,9 @@ export async function timeLockstep(
     (tile, i): CallChain =>
       (ctx) => {
         const mine = contexts.indexOf(ctx);
-        const { rank, size } = ctx;
+        const transfers = neighbourTransfers(ctx, out[mine]![i]!, into[mine]![i]!);
         for (let call = 0; call < calls[i]!; call++) {
-          const work = ctx.world.sendRecv([
-            { tensor: out[mine]![i]!, to: (rank + 1) % size },
-            { tensor: into[mine]![i]!, from: (rank + size - 1) % size },
-          ]);
+          const work = ctx.world.sendRecv(transfers);
           operands[mine]!.call(tile);
           work.wait();
         }
