@@ -63,7 +63,7 @@ export function withTables(text, names) {
   return names.reduce((page, name) => {
     const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];
     const [before, rest] = page.split(begin);
-    if (rest === undefined) throw new Error(`docs/backends.md has no line ${begin}`);
+    if (rest === undefined) throw new Error(`docs/backends.md: expected a line ${begin}, found none`);
     return `${before}${begin}\n\n${tableOf(name)}\n\n${rest.slice(rest.indexOf(end))}`;
   }, text);
 }

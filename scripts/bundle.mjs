@@ -27,7 +27,9 @@ try {
   const size = statSync(out).size / MIB;
   console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
   if (size > LIMIT_MIB) {
-    console.error(`the archive is larger than ${LIMIT_MIB} MiB; what grew: tar -tvf ${out} | sort -k3 -n | tail`);
+    console.error(
+      `the archive is larger than ${LIMIT_MIB} MiB; list its largest files: tar -tvf ${out} | sort -k3 -n | tail`,
+    );
     process.exitCode = 1;
   }
 } finally {

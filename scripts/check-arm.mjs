@@ -26,11 +26,11 @@ const requirements = [
 const NOT_EMULATED = {
   "kernels-cpu": {
     "a device whose threads cannot all be had": "the emulator reserves more addresses than the limit allows",
-    "hundreds of devices come and go": "the emulator keeps memory of its own for every thread",
+    "hundreds of devices come and go": "the emulator allocates additional memory for every thread",
   },
   "collectives-local": {
-    "ranks that do not join are named": "it limits the start of a process to a second",
-    "a rank whose timeout began first": "it limits the start of a process to a second",
+    "ranks that do not join are named": "the test limits process startup to one second",
+    "a rank whose timeout began first": "the test limits process startup to one second",
   },
 };
 

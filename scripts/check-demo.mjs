@@ -31,14 +31,14 @@ function demo(name, [command, ...first], options) {
     encoding: "utf8",
   });
   if (name === "demo" || run.status !== 0) process.stdout.write(run.stdout);
-  if (run.status !== 0) fail(`${name}: it exited with ${run.status}\n${run.stderr ?? ""}`);
+  if (run.status !== 0) fail(`${name}: exited with ${run.status}\n${run.stderr ?? ""}`);
   const summary = lastLine(run.stdout);
   checkNumbers(name, summary);
   checkPicture(name, summary, options.includes("--svg") ? options[options.indexOf("--svg") + 1] : svg);
   const { ranks, tokens, errorRatio, bytesSent } = summary;
   const took = ((performance.now() - startTime) / 1000).toFixed(1);
   console.log(
-    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, ${errorRatio.toFixed(2)} units apart, ${took} s`,
+    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, error ${errorRatio.toFixed(2)} units, ${took} s`,
   );
   return summary;
 }
@@ -46,14 +46,14 @@ function demo(name, [command, ...first], options) {
 /** Verdicts are the exit code's; these are numbers that could not be right. */
 function checkNumbers(name, summary) {
   const { maxError, errorRatio, seconds, ranks, bytesSent, bytesSentClosedForm, bytesSentPlanned } = summary;
-  if (!(maxError >= 0)) fail(`${name}: maxError is ${maxError}`);
-  if (!(errorRatio >= 0 && errorRatio < 4)) fail(`${name}: errorRatio is ${errorRatio}`);
-  if (!(seconds > 0)) fail(`${name}: seconds is ${seconds}`);
-  if (!(bytesSent > 0 || ranks === 1)) fail(`${name}: bytesSent is ${bytesSent}`);
+  if (!(maxError >= 0)) fail(`${name}: expected maxError ≥ 0, received ${maxError}`);
+  if (!(errorRatio >= 0 && errorRatio < 4)) fail(`${name}: expected errorRatio from 0 to 4, received ${errorRatio}`);
+  if (!(seconds > 0)) fail(`${name}: expected seconds > 0, received ${seconds}`);
+  if (!(bytesSent > 0 || ranks === 1)) fail(`${name}: expected bytesSent > 0, received ${bytesSent}`);
   // What was chosen automatically may be any nest: there is no formula for it.
   const expectedBytesSent = summary.backend === "auto" ? bytesSentPlanned : bytesSentClosedForm;
   if (bytesSent === expectedBytesSent && bytesSent === bytesSentPlanned) return;
-  fail(`${name}: ${bytesSent} bytes were sent, by formula ${bytesSentClosedForm}, by plan ${bytesSentPlanned}`);
+  fail(`${name}: ${bytesSent} bytes were sent, closed form ${bytesSentClosedForm}, planned ${bytesSentPlanned}`);
 }
 
 /** Every rank has its row, and who computed, and sent, does so in colour. */
@@ -65,14 +65,14 @@ function checkPicture(name, { ranks, bytesSent }, file) {
   }
   if (!svg.includes("attend to keys and values of")) fail(`${name}: the picture shows no attention`);
   const showsSends = /<title>(stage \d+: )?sends /.test(svg);
-  if (bytesSent > 0 && !showsSends) fail(`${name}: the picture shows nothing that is sent`);
+  if (bytesSent > 0 && !showsSends) fail(`${name}: the picture shows no transfers`);
 }
 
 function lastLine(output) {
   try {
     return JSON.parse(output.trimEnd().split("\n").at(-1));
   } catch {
-    return fail("its last line is not a JSON object");
+    return fail("the last line of the output is not a JSON object");
   }
 }
 

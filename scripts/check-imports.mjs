@@ -26,7 +26,7 @@ export function checkImports(root) {
 
 function checkPlace({ path, directory, isProgram }) {
   if (isProgram || directory in INDEPENDENT || layerOf(directory) !== undefined) return [];
-  return [`${path} has no layer: give it one in scripts/layers.mjs`];
+  return [`${path} has no layer: add the package to scripts/layers.mjs`];
 }
 
 function checkManifest(one, { byName }) {
@@ -100,12 +100,12 @@ function checkRelative(one, file, specifier, { root }) {
   if (target.startsWith(one.dir + sep)) {
     const within = relative(one.dir, target);
     if (isSource(file) && !isSource(within) && within !== "package.json") {
-      return { faults: [`a source may not import what is not published from src/`] };
+      return { faults: [`a source file may import only published files below src/`] };
     }
     return { faults: [], file: within };
   }
   const isSharedConfig = dirname(target) === root && !isSource(file);
-  return { faults: isSharedConfig ? [] : ["this reaches outside the package; import the package by its name"] };
+  return { faults: isSharedConfig ? [] : ["the path is outside the package; import the other package by name"] };
 }
 
 function checkBare(one, file, specifier, { byName, rootManifest }) {
@@ -119,7 +119,7 @@ function checkBare(one, file, specifier, { byName, rootManifest }) {
   const path = `.${specifier.slice(name.length)}`;
   if (!(path in (to.manifest.exports ?? { ".": "" }))) faults.push(`deep import: ${name} does not export "${path}"`);
   if (isSource(file)) faults.push(...refusal(one, to));
-  else if (isAbove(one, to)) faults.push(`even a test may not import upward: ${name}`);
+  else if (isAbove(one, to)) faults.push(`a test may not import upward: ${name}`);
   return { faults };
 }
 

@@ -71,7 +71,7 @@ function findMissingFiles(root, document, text) {
     .map((link) => ({ link, at: join(root, link) }));
   const paths = [...links, ...quoted]
     .filter(({ at }) => !existsSync(at))
-    .map(({ link }) => `${document} names ${link}, which is not there`);
+    .map(({ link }) => `${document}: link target ${link} does not exist`);
   return [...paths, ...missingAnchors(root, document, prose)];
 }
 
@@ -79,5 +79,5 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkLinks(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log("links: every path and anchor that a document names is there");
+  console.log("links: all linked paths and anchors exist");
 }

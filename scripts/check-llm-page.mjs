@@ -41,10 +41,10 @@ try {
   server.kill("SIGTERM");
 }
 const [code] = await once(server, "exit");
-expect(code === 0, `the server ended with ${code}`);
+expect(code === 0, `the server exited with ${code}`);
 for (const fault of faults) console.error(fault);
 if (faults.length > 0) process.exit(1);
-console.log("llm page: no fault");
+console.log("llm page: no errors");
 
 /** A model of random weights with a tokenizer of bytes and a chat template. */
 async function writeModel(folder) {
@@ -89,7 +89,7 @@ async function opened(name, options, check) {
   const page = await context.newPage();
   page.on("request", (request) => {
     const own = request.url().startsWith(`${url}/`) || request.url().startsWith("data:");
-    expect(own, `${name}: it requested ${request.url()}`);
+    expect(own, `${name}: the page sent a request to ${request.url()}`);
   });
   page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
   page.on("console", (message) => {
@@ -145,8 +145,8 @@ async function checkLooks(page, name) {
       faint: shown.filter((each) => contrast(each) < 4.5).map((each) => `${each.tagName} ${contrast(each).toFixed(2)}`),
     };
   });
-  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen ${inner}`);
-  expect(faint.length === 0, `${name}: a contrast below 4.5: ${faint.join(", ")}`);
+  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen is ${inner} pixels wide`);
+  expect(faint.length === 0, `${name}: contrast below 4.5: ${faint.join(", ")}`);
   const nameless = await page.evaluate(
     () =>
       [...document.querySelectorAll("input, textarea")].filter((each) => !each.labels[0]?.textContent.trim()).length,
@@ -184,7 +184,10 @@ async function checkConversation(page, name) {
   page.removeAllListeners("console");
   await send(page, "fourth");
   await page.waitForSelector(".fault");
-  expect(/at most 2048 tokens/.test(await page.textContent(".fault")), `${name}: the refusal is not shown`);
+  expect(
+    /maximum context length is 2048 tokens/.test(await page.textContent(".fault")),
+    `${name}: the error is not shown`,
+  );
   await page.click("#clear");
   expect((await page.locator(".text").count()) === 0, `${name}: the conversation is not cleared`);
 }
@@ -204,11 +207,17 @@ function stopAtFirstWord(answer) {
 }
 
 async function checkKey(page, name) {
-  expect(/a key is required/.test(await page.textContent("#state")), `${name}: ${await page.textContent("#state")}`);
+  expect(
+    /an API key is required/.test(await page.textContent("#state")),
+    `${name}: ${await page.textContent("#state")}`,
+  );
   page.removeAllListeners("console");
   await page.fill("#key", "wrong");
   await page.press("#key", "Tab");
-  await page.waitForFunction(() => document.querySelector("#state").textContent === "the key is wrong");
+  await page.waitForFunction(() => document.querySelector("#state").textContent === "the API key is invalid");
   await enterKey(page);
-  expect(/at most 2048 tokens/.test(await page.textContent("#state")), `${name}: the model's length is not shown`);
+  expect(
+    /at most 2048 tokens/.test(await page.textContent("#state")),
+    `${name}: the maximum sequence length is not shown`,
+  );
 }

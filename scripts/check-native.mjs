@@ -21,7 +21,7 @@ const NOT_SANITIZED = {
   },
   "collectives-local": {},
   runtime: {
-    "32 agents of 8 ranks": "it limits the memory of a rank, which sanitizers multiply",
+    "32 agents of 8 ranks": "the test limits the memory of a rank, which sanitizers increase",
   },
 };
 

@@ -44,19 +44,19 @@ function contentsOf(root, packages) {
 function manifestFaults({ manifest }, version) {
   const faults = [];
   const expect = (holds, fault) => holds || faults.push(fault);
-  expect(manifest.license === "MIT", "its license is not MIT");
-  expect(manifest.type === "module", "it is not ESM");
-  expect(manifest.engines?.node === ">=20.19", 'its engines.node is not ">=20.19"');
-  expect(manifest.description, "it has no description");
+  expect(manifest.license === "MIT", "expected license MIT");
+  expect(manifest.type === "module", "expected an ES module package");
+  expect(manifest.engines?.node === ">=20.19", 'expected engines.node ">=20.19"');
+  expect(manifest.description, "the description is missing");
   const words = manifest.keywords ?? [];
   expect(
     KEYWORDS.every((word) => words.includes(word)) && words.length > KEYWORDS.length,
-    `its keywords are not ${KEYWORDS.join(" and ")} and some of its own`,
+    `expected the keywords ${KEYWORDS.join(" and ")} and package-specific keywords`,
   );
-  expect(new Set(words).size === words.length, "a keyword of it stands twice");
-  expect(manifest.version === version, "its version differs from the other packages'");
+  expect(new Set(words).size === words.length, "a keyword is duplicated");
+  expect(manifest.version === version, "the version does not match the other packages");
   // npm 12 does not run the scripts of dependencies: an addon must come built.
-  for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `it has an install script, "${hook}"`);
+  for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `install script "${hook}" is not allowed`);
   return faults;
 }
 
@@ -65,7 +65,7 @@ function contentFaults({ dir }, files) {
   const faults = wanted.filter((path) => !files.includes(path)).map((path) => `${path} is not in the tarball`);
   if (existsSync(join(dir, "CMakeLists.txt"))) {
     const addon = new RegExp(`^prebuilds/${process.platform}-${process.arch}/.*\\.node$`);
-    if (!files.some((path) => addon.test(path))) faults.push("its addon is not in the tarball");
+    if (!files.some((path) => addon.test(path))) faults.push("the native addon is not in the tarball");
   }
   const stray = files.filter((path) => /(^|\/)(test|build|build-cmake|node_modules|\.turbo)\//.test(path));
   return [...faults, ...stray.map((path) => `${path} should not be in the tarball`)];

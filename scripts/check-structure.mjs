@@ -24,9 +24,13 @@ export function checkStructure(root) {
   const median = lengths.toSorted((a, b) => a - b)[Math.floor(lengths.length / 2)] ?? 0;
   const faults = [
     ...files.flatMap((path, i) =>
-      lengths[i] > MAX_LINES ? [`${path} has ${lengths[i]} lines, the limit is ${MAX_LINES}: split it by subject`] : [],
+      lengths[i] > MAX_LINES
+        ? [`${path} has ${lengths[i]} lines, the limit is ${MAX_LINES}: split the file by subject`]
+        : [],
     ),
-    ...files.filter(isBannedName).map((path) => `${path}: the name has no meaning; name it after what it holds`),
+    ...files
+      .filter(isBannedName)
+      .map((path) => `${path}: the file name is not descriptive; rename the file after its contents`),
   ];
   // TypeScript is the formatter's business.
   for (const [i, path] of files.entries()) {

@@ -141,7 +141,10 @@ async function opened(name, options, check) {
   console.log(`${name}: shown after ${Math.round(performance.now() - startTime)} ms`);
   await page.evaluate(() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown))));
   await check(page);
-  expect(requests.length === 1 && requests[0] === files[name], `${name}: it requested ${requests.slice(1).join(", ")}`);
+  expect(
+    requests.length === 1 && requests[0] === files[name],
+    `${name}: the page sent requests to ${requests.slice(1).join(", ")}`,
+  );
   await context.close();
 }
 
@@ -151,13 +154,13 @@ async function checkPicture(page, name, fullPage = true) {
     wide: document.documentElement.scrollWidth,
     inner: innerWidth,
   }));
-  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen ${inner}`);
+  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen is ${inner} pixels wide`);
   const picture = await page.screenshot({ fullPage });
   const path = join(pictures, `${name}.png`);
   if (update || !existsSync(path)) {
     mkdirSync(pictures, { recursive: true });
     writeFileSync(path, picture);
-    expect(update, `${name}: there was no picture to compare with; it is now: ${path}`);
+    expect(update, `${name}: no reference picture existed; a new one was written to ${path}`);
     return;
   }
   const share = await differentShare(readFileSync(path), picture);
@@ -165,7 +168,9 @@ async function checkPicture(page, name, fullPage = true) {
   if (share <= MAX_DIFFERENT_SHARE) return;
   const kept = join(tmpdir(), `mosaic-viewer-${name}.png`);
   writeFileSync(kept, picture);
-  faults.push(`${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture is ${kept}`);
+  faults.push(
+    `${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture was written to ${kept}`,
+  );
 }
 
 /** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
@@ -211,21 +216,21 @@ async function checkKeys(page) {
   }
   expect(
     await page.evaluate(() => document.activeElement?.getAttribute("role") === "application"),
-    "Tab does not reach the timeline",
+    "the Tab key does not focus the timeline",
   );
   const whole = await text("output.window");
   await page.keyboard.press("+");
-  expect((await text("output.window")) !== whole, "plus does not show a shorter time");
+  expect((await text("output.window")) !== whole, "the plus key does not zoom in");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Home");
-  expect((await text("output.window")) === whole, "Home does not show all");
+  expect((await text("output.window")) === whole, "the Home key does not show the whole timeline");
   await page.keyboard.press("n");
   const first = await text(".details");
-  expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(first), `N selects no event: ${first}`);
+  expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(first), `the N key selects no event: ${first}`);
   await page.keyboard.press("n");
-  expect((await text(".details")) !== first, "N does not step to the next event");
+  expect((await text(".details")) !== first, "the N key does not select the next event");
   await page.keyboard.press("j");
-  expect(/rank 1 \(sp 1\)/.test(await text(".details")), "J does not step to the next rank");
+  expect(/rank 1 \(sp 1\)/.test(await text(".details")), "the J key does not select the next rank");
   await page.locator("label:has-text('Critical path') input").press("Space");
   expect(
     /Critical path, predicted: \d+ events on \d+ ranks?/.test(await text(".details")),
@@ -239,22 +244,22 @@ async function checkKeys(page) {
     rows[await details.locator("summary").textContent()] = await details.locator("tbody tr").count();
   }
   const sizes = {
-    "what each rank did": 32,
+    "activity by rank": 32,
     "tiles by rank": 16,
-    "bytes by link, the most first": 16,
+    "bytes by link, in descending order": 16,
     "load by rank": 16,
   };
   for (const [caption, count] of Object.entries(sizes)) {
     expect(
       rows[`Table: ${caption}`] === count,
-      `the table "${caption}" has ${rows[`Table: ${caption}`]} rows, not ${count}`,
+      `the table "${caption}": expected ${count} rows, received ${rows[`Table: ${caption}`]}`,
     );
   }
   await page.locator("input[type=search]").fill("no such event");
   await page.locator("#tiles input[type=range]").press("Home");
   expect(
-    /^Step 1 of 16: 46 tiles computed in it, 46 of 496/.test((await text("#tiles output")) ?? ""),
-    `the tiles of step 1: ${await text("#tiles output")}`,
+    /^Step 1 of 16: 46 tiles computed in this step, 46 of 496 so far/.test((await text("#tiles output")) ?? ""),
+    `unexpected tile counts of step 1: ${await text("#tiles output")}`,
   );
 }
 
@@ -271,7 +276,7 @@ async function checkNames(page) {
       .filter((each) => !named(each) && each.getAttribute("role") !== "status")
       .map((each) => each.outerHTML.slice(0, 120));
   });
-  expect(nameless.length === 0, `without a name: ${nameless.join(", ")}`);
+  expect(nameless.length === 0, `controls without an accessible name: ${nameless.join(", ")}`);
   const levels = await page.evaluate(() =>
     [...document.querySelectorAll("h1, h2, h3")].map(({ tagName }) => tagName).join(" "),
   );
@@ -291,16 +296,16 @@ async function checkNames(page) {
 /** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
 async function checkTraces(page) {
   const facts = (await page.locator(".facts li").allTextContents()).join(" ");
-  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `facts of two traces: ${facts}`);
-  expect(facts.includes("1 of 3 ranks wrote no trace."), `facts without the missing rank: ${facts}`);
-  expect((await page.locator("#memory").count()) === 1, "the page has no memory chart of traces that have memory");
+  expect(facts.includes("Measured: 2 ranks, 3.1 ms, 6 events."), `unexpected summary of two traces: ${facts}`);
+  expect(facts.includes("1 of 3 ranks wrote no trace."), `the summary does not report the missing rank: ${facts}`);
+  expect((await page.locator("#memory").count()) === 1, "the page has no memory chart for traces with memory samples");
 }
 
 /** Pans the timeline at every frame, nearly all of it in sight, and measures frames; then drags it once. */
 async function checkPanning(page) {
   const timeline = page.locator("[role=application]");
   const label = await timeline.getAttribute("aria-label");
-  expect(/1024 ranks, 200704 events/.test(label), `the large page has ${label}`);
+  expect(/1024 ranks, 200704 events/.test(label), `the large page: unexpected label ${label}`);
   const box = await page.locator(".u-over").first().boundingBox();
   const center = [box.x + box.width / 2, box.y + box.height / 2];
   await page.mouse.move(...center);
@@ -316,11 +321,11 @@ async function checkPanning(page) {
   const before = await taskSeconds();
   const { frames, windows } = await timeline.evaluate(panEachFrame, PAN_MS);
   const processorMs = (1000 * ((await taskSeconds()) - before)) / frames.length;
-  expect(windows >= 2, `panning showed only ${windows} windows`);
+  expect(windows >= 2, `panning showed only ${windows} distinct time windows`);
   const sorted = frames.toSorted((a, b) => a - b);
   const at = (share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(1);
   console.log(
-    `panning 200 704 events: ${frames.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time a frame`,
+    `panning 200 704 events: ${frames.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
   );
   expectFrames(Number(at(0.5)), processorMs);
   const shown = await page.textContent("output.window");
@@ -333,10 +338,10 @@ async function checkPanning(page) {
 /** On a machine that has other work, frames wait for a core: there the page's own processor time counts. */
 function expectFrames(median, processorMs) {
   const isShared = loadavg()[0] > availableParallelism();
-  const [what, ms] = isShared ? ["processor time of a frame", processorMs] : ["median frame", median];
+  const [what, ms] = isShared ? ["processor time per frame", processorMs] : ["median frame", median];
   if (isShared)
     console.log(
-      `the load is ${loadavg()[0].toFixed(1)} on ${availableParallelism()} cores: processor time is judged, not the frames`,
+      `the load is ${loadavg()[0].toFixed(1)} on ${availableParallelism()} cores: checking processor time instead of frame times`,
     );
   expect(ms <= MAX_FRAME_MS, `the ${what} is ${ms.toFixed(1)} ms, expected at most ${MAX_FRAME_MS} ms`);
 }

@@ -56,7 +56,7 @@ export function checkWords(root) {
     ...FOLDERS.flatMap((folder) => filesOf(join(root, folder), TEXTS).map((path) => `${folder}/${path}`)),
   ].filter((path) => !EXCLUDED.test(path));
   return paths.flatMap((path) => [
-    ...wordsIn(path).map(({ found, instead }) => `${path}: the name has "${found}": ${instead}`),
+    ...wordsIn(path).map(({ found, instead }) => `${path}: the file name contains "${found}"; use: ${instead}`),
     ...readFileSync(join(root, path), "utf8")
       .split("\n")
       .flatMap((line, i) => wordsIn(line).map(({ found, instead }) => `${path}:${i + 1}: "${found}": ${instead}`)),
@@ -74,5 +74,5 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkWords(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log(`words: none of the ${WORDS.length} entries of the list`);
+  console.log(`words: no matches for the ${WORDS.length} listed words`);
 }

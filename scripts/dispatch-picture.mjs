@@ -22,16 +22,14 @@ export function draw() {
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const mask = masks.documents(lengths, "causal");
   const after = dispatch({ mask, length, ranks, chunkSize: 256 });
-  const title = `${lengths.length} documents of very unequal length on ${ranks} ranks`;
+  const title = `${lengths.length} documents of very unequal lengths on ${ranks} ranks`;
   return drawDispatch(mask, { queries: length, ranks, after, bytesPerRow: 4096, title });
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   if (!process.argv.includes("--check")) writeFileSync(file, draw());
   else if (readFileSync(file, "utf8") !== draw()) {
-    console.error(
-      "docs/images/dispatch.svg: expected what node scripts/dispatch-picture.mjs draws, received other bytes",
-    );
+    console.error("docs/images/dispatch.svg is out of date; run node scripts/dispatch-picture.mjs");
     process.exit(1);
   }
 }

@@ -65,7 +65,7 @@ function assertion(statement, kind, expected) {
   const declared = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(bare);
   if (declared && kind === "=>") return `${statement} __value(${declared[1]}, ${quoted});`;
   if (/^(?:const|let|import|if|for|return|class|function)\b/.test(bare)) {
-    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, not: ${bare}`);
+    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, received: ${bare}`);
   }
   const logged = /^console\.log\(([\s\S]*)\)$/.exec(bare);
   if (kind === "throws") return `await __thrown(async () => (${bare}), ${quoted});`;
@@ -141,5 +141,5 @@ function instrumented(path, line, code) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-  console.log(`doc examples: ${generate(root, join(root, "build/doc-examples"))} found`);
+  console.log(`doc examples: found ${generate(root, join(root, "build/doc-examples"))}`);
 }

@@ -143,9 +143,9 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const stale = await staleHeaders();
   const isCheck = process.argv.includes("--check");
   for (const { path, text } of stale) {
-    if (isCheck) console.error(`${path} is not what the kernel schema states: run node scripts/kernel-headers.mjs`);
+    if (isCheck) console.error(`${path} does not match the kernel schema: run node scripts/kernel-headers.mjs`);
     else writeFileSync(join(ROOT, path), text);
   }
   if (isCheck && stale.length > 0) process.exit(1);
-  console.log(`kernel headers: ${isCheck ? "as in the schema" : `${stale.length} written`}`);
+  console.log(`kernel headers: ${isCheck ? "up to date" : `${stale.length} written`}`);
 }

@@ -33,7 +33,7 @@ function run(command, args) {
 }
 
 const missing = [
-  [compiler, `a C++20 compiler (looked for \`${compiler}\`; set CXX to name another)`],
+  [compiler, `a C++20 compiler (looked for \`${compiler}\`; set CXX to use a different compiler)`],
   ["cmake", "CMake 3.22 or newer"],
 ].filter(([command]) => spawnSync(command, ["--version"]).status !== 0);
 

@@ -38,7 +38,9 @@ export function tableOf({ name, fields }, comments) {
     if (!comment) faults.push(`${name}: ${option} has no comment`);
     const [, meaning, stated = ""] = /^([^]*?)(?:\s*Default:? ([^]*?)\.?)?$/.exec(comment ?? "") ?? [];
     if (presence === "default" && !isSame(stated, declared)) {
-      faults.push(`${name}: ${option}: the comment ends in "Default ${stated}", not "Default ${shown(declared)}."`);
+      faults.push(
+        `${name}: ${option}: expected the comment to end with "Default ${shown(declared)}.", received "Default ${stated}"`,
+      );
     }
     if (presence === "optional" && stated === "") faults.push(`${name}: ${option}: the comment has no "Default: …"`);
     const fallback = presence === "required" ? "required" : presence === "default" ? `\`${shown(declared)}\`` : stated;
@@ -136,12 +138,13 @@ export async function updateTables(root, { isCheck = false } = {}) {
     const [before, rest] = readme.split(START);
     const after = rest?.split(END)[1];
     if (after === undefined) {
-      faults.push(`${relative(root, path)}: no ${START} … ${END}`);
+      faults.push(`${relative(root, path)}: expected a section ${START} … ${END}, found none`);
       continue;
     }
     const wanted = `${before}${START}\n\n${text}\n${END}${after}`;
     if (wanted === readme) continue;
-    if (isCheck) faults.push(`${relative(root, path)}: run node scripts/options-tables.mjs`);
+    if (isCheck)
+      faults.push(`${relative(root, path)}: the option tables are out of date; run node scripts/options-tables.mjs`);
     else writeFileSync(path, wanted);
   }
   return faults;

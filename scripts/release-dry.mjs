@@ -107,6 +107,6 @@ for (const fault of faults) console.error(`\n${fault}`);
 if (faults.length === 0) rmSync(projects, { recursive: true });
 else console.error(`\nthe projects: ${projects}`);
 console.log(
-  `\nrelease: ${faults.length === 0 ? "nothing is wrong" : `${faults.length} faults`}; ${join(output, "report.md")}`,
+  `\nrelease: ${faults.length === 0 ? "no faults" : `${faults.length} faults`}; ${join(output, "report.md")}`,
 );
 process.exitCode = faults.length === 0 ? 0 : 1;

@@ -7,10 +7,9 @@ import { join } from "node:path";
 import { spawnSync } from "node:child_process";
 import { output, run } from "./release/tools.mjs";
 
-if (process.env.GITHUB_ACTIONS !== "true")
-  throw new Error("release:publish: expected the release workflow, received another environment");
+if (process.env.GITHUB_ACTIONS !== "true") throw new Error("release:publish: expected to run in the release workflow");
 const list = join(output, "packages.json");
-if (!existsSync(list)) throw new Error(`release:publish: expected ${list}; npm run release:dry writes it`);
+if (!existsSync(list)) throw new Error(`release:publish: expected ${list}; run npm run release:dry`);
 
 for (const { name, version, directory } of JSON.parse(readFileSync(list, "utf8"))) {
   if (spawnSync("npm", ["view", `${name}@${version}`, "version"], { encoding: "utf8" }).stdout.trim() === version)

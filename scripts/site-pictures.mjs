@@ -43,7 +43,7 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   for (const [name, draw] of Object.entries(PICTURES)) {
     if (!process.argv.includes("--check")) writeFileSync(pathOf(name), draw());
     else if (readFileSync(pathOf(name), "utf8") !== draw()) {
-      console.error(`docs/images/${name}: expected what node scripts/site-pictures.mjs draws, received other bytes`);
+      console.error(`docs/images/${name} is out of date; run node scripts/site-pictures.mjs`);
       process.exitCode = 1;
     }
   }

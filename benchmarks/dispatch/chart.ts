@@ -20,7 +20,7 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
     text(
       32,
       58,
-      "Predicted milliseconds of one attention, forward (dark) and backward (light); each group to its own scale.",
+      "Predicted time of one attention call in ms, forward (dark) and backward (light); each group has a separate scale.",
       'font-size="13" class="faint" fill="currentColor"',
     ),
   ];

@@ -18,7 +18,7 @@ export const heads = { numHeads: 64, numKvHeads: 8, headDim: 128 } as const;
 
 /** H100s of the planner: 8 a node with NVLink between them, or each alone behind its port of 400 Gbit/s. */
 export const linkProfiles: Readonly<Record<"flat" | "two-level", Profile>> = {
-  flat: { ...profiles["h100-ib400"], name: "h100-ib400, one rank a node", ranksPerNode: 1 },
+  flat: { ...profiles["h100-ib400"], name: "h100-ib400, one rank per node", ranksPerNode: 1 },
   "two-level": profiles["h100-ib400"],
 };
 export type Links = keyof typeof linkProfiles;
@@ -102,7 +102,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     }
     yield {
       ...placed,
-      name: `chunks of ${chunkSize}, flex of nodes around flex of 8`,
+      name: `chunks of ${chunkSize}, flex over nodes around flex of 8`,
       backend: within,
       mesh: split(8),
     };
@@ -128,7 +128,7 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
   yield { family: "ring, zigzag", name: "ring", backend: ring(), mesh: around, placement: zigzag() };
   if (lengths.length * ranks <= MAX_DOCUMENT_RANKS) {
     const placement = documentZigzag(lengths);
-    yield { family: "ring, zigzag of each document", name: "ring", backend: ring(), mesh: around, placement };
+    yield { family: "ring, zigzag per document", name: "ring", backend: ring(), mesh: around, placement };
   }
   yield { family: "Ulysses", name: `ulysses ${ranks}`, backend: ulysses(), mesh: around, placement: contiguous };
   for (const hp of [2, 4, 8]) {
@@ -220,7 +220,7 @@ export function comparisonTable(rows: readonly ComparisonRow[]): string {
     });
     return [mask, documents, ranks, links, ...cells, speedupOverBaselines(group).toFixed(2)];
   });
-  return markdownTable(["mask", "documents", "P", "links", ...families, "best other / ours"], places);
+  return markdownTable(["mask", "documents", "P", "links", ...families, "best baseline / ours"], places);
 }
 
 /** How many times as long as the fastest of ours, the first families, the fastest of the others takes. */

@@ -29,9 +29,8 @@ function pileLengths(kibibytes: number): (draw: UniformGenerator) => number {
 }
 
 const pileSource = (kibibytes: number): string =>
-  `mean of ${kibibytes} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens a byte; deviation ${PILE_LOG_DEVIATION} ours`;
-const MAGI_SOURCE =
-  "ours: the parameters of our simulation of MagiAttention, which samples a histogram that it does not publish";
+  `mean of ${kibibytes} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens per byte; assumed log deviation ${PILE_LOG_DEVIATION}`;
+const MAGI_SOURCE = "parameters of our simulation of MagiAttention, which samples an unpublished histogram";
 const OWN_SOURCE = "ours";
 
 export interface LengthDistribution {

@@ -68,5 +68,5 @@ const parts: Readonly<Record<string, () => void>> = {
 };
 const part = parts[values.part];
 if (!part)
-  throw new Error(`bench:dispatch: --part: expected ${Object.keys(parts).join(", ")}; received ${values.part}`);
+  throw new Error(`bench:dispatch: --part: expected one of ${Object.keys(parts).join(", ")}; received ${values.part}`);
 part();

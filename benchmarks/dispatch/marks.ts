@@ -163,16 +163,16 @@ export function marksSummary(rows: readonly MarksRow[]): string {
   const double = rows.filter(({ length, ranks }) => ranks === 256 && length > MILLION);
   const times = (of: readonly MarksRow[]): string => {
     const sorted = of.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
-    return `median ${sorted[sorted.length >> 1]!.toFixed(2)} s, most ${sorted.at(-1)!.toFixed(2)} s`;
+    return `median ${sorted[sorted.length >> 1]!.toFixed(2)} s, maximum ${sorted.at(-1)!.toFixed(2)} s`;
   };
   const whole = rows.filter(({ missed }) => missed.length === 0).length;
   return [
-    `${whole} of ${rows.length} rows meet all marks.`,
+    `${whole} of ${rows.length} rows meet all targets.`,
     ...rows
       .filter(({ missed }) => missed.length > 0)
       .map(
         ({ seed, name, ranks, chunkSize, length, boundBy, time, bound, missed }) =>
-          `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: ${missed.join(", ")}; time ${(time / bound).toFixed(3)} of the bound`,
+          `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: ${missed.join(", ")}; time ${(time / bound).toFixed(3)} × the bound`,
       ),
     `Solver, 1 M tokens on 256 ranks: ${times(million)}; 2 M: ${times(double)}.`,
   ].join("\n");

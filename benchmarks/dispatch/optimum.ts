@@ -117,12 +117,12 @@ export function optimumSummary({
     const at = (share: number): string =>
       percent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
     const exact = sorted.filter((value) => value < 1e-9).length;
-    return `${exact} at the optimum, 95th percentile ${at(0.95)}, most ${percent(sorted.at(-1)!)}`;
+    return `${exact} at the optimum, 95th percentile ${at(0.95)}, maximum ${percent(sorted.at(-1)!)}`;
   };
   return [
-    `${instances} instances, ${placements} placements compared, ${belowBound} below a bound.`,
+    `${instances} instances, ${placements} placements compared, ${belowBound} below a lower bound.`,
     `- objective above the optimum: ${describe(objective)}`,
-    `- step time above the least step time: ${describe(time)}`,
+    `- step time above the minimum step time: ${describe(time)}`,
     `- greedy's objective above the optimum: ${describe(greedyObjective)}`,
   ].join("\n");
 }

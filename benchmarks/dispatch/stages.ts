@@ -64,5 +64,5 @@ export function stagesTable(rows: readonly StagesRow[]): string {
   const head = ["mask", "P", "links", "pass", "chosen", ...degrees.map(String), "chosen / best fixed"];
   const near = rows.filter((row) => ratio(row) <= 1.05).length;
   const most = rows.reduce((max, row) => Math.max(max, ratio(row)), 0);
-  return `${markdownTable(head, lines)}\n\n${near} of ${rows.length} within 5 % of the best fixed number; the largest ratio ${most.toFixed(3)}.`;
+  return `${markdownTable(head, lines)}\n\n${near} of ${rows.length} within 5 % of the best fixed number of stages; largest ratio ${most.toFixed(3)}.`;
 }

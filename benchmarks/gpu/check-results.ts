@@ -82,7 +82,7 @@ async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tens
 function checkTolerance(what: string, error: number, wanted: number): void {
   // NaN is not less than anything.
   if (error < wanted) return;
-  throw new Error(`${what} is off by ${error.toExponential(1)} of its size, allowed are ${wanted.toExponential(1)}`);
+  throw new Error(`${what}: relative error ${error.toExponential(1)}, expected less than ${wanted.toExponential(1)}`);
 }
 
 /** Σ over the sequence, in float32: [batch, heads, 1, d]. */
@@ -164,7 +164,7 @@ export function gradientRow(row: AttentionRow): Float64Array {
 
 /** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
 export function relativeDistance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
-  if (x.length !== ref.length) throw new Error(`${x.length} numbers against ${ref.length}`);
+  if (x.length !== ref.length) throw new Error(`expected ${ref.length} numbers, received ${x.length}`);
   let [difference, size] = [0, 0];
   for (let i = 0; i < ref.length; i++) {
     difference += (x[i]! - ref[i]!) ** 2;

@@ -31,7 +31,7 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
   const marks = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
   if (marks.length !== steps.length + 1) {
     throw new Error(
-      `lap times: ${steps.length + 1} marks were set, ${marks.length} found; a step must not draw random numbers`,
+      `timeSteps: expected ${steps.length + 1} marks in the trace, found ${marks.length}; a step must not draw random numbers`,
     );
   }
   return steps.map((_, i) => {

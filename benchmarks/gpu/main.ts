@@ -20,7 +20,7 @@ async function main(args: string[]): Promise<number> {
   const all = createCases(options.lengths, options.sizes, new Map());
   const cases = all.filter(({ name }) => options.filter.some((text) => name.includes(text)));
   if (cases.length === 0) {
-    console.error(`--filter ${options.filter.join()}: no case has this name; --list shows all`);
+    console.error(`--filter ${options.filter.join()}: no case matches; --list prints all names`);
     return 2;
   }
   if (options.list) console.log(cases.map(({ name }) => name).join("\n"));
@@ -44,7 +44,9 @@ async function main(args: string[]): Promise<number> {
   console.log(page);
   for (const [name, why] of Object.entries(failed)) console.error(`FAILED ${name}: ${why}`);
   if (left.length > 0) {
-    console.error(`${left.length} cases were not run within the time limit, from ${left[0]} on: run again to continue`);
+    console.error(
+      `${left.length} cases were not run within the time limit, starting with ${left[0]}; run the command again to continue`,
+    );
   }
   return Object.keys(failed).length > 0 ? 1 : 0;
 }
@@ -54,7 +56,8 @@ async function printHeader(workers: WorkerPool, results: Results, { out, sizes }
   const kept = results.byCase.get("host");
   const host = await workers.run("host", CASE_TIMEOUT_SECONDS);
   const difference = kept && describeDifference(kept, host);
-  if (difference) throw new Error(`${out} holds results of another machine (${difference}); give another --out`);
+  if (difference)
+    throw new Error(`${out} holds results of a different machine (${difference}); pass a different --out`);
   const commands = new Set([...((kept?.["commands"] ?? []) as string[]), host["command"] as string]);
   results.add({ ...host, commands: [...commands], sizes });
 }

@@ -6,21 +6,21 @@ import { sdpa } from "../src/peers.ts";
 import type { Sizes } from "./problem.ts";
 import { torchBackends } from "./contenders.ts";
 
-export const help: string = `Measures Mosaic's attention on a GPU beside PyTorch's scaled_dot_product_attention on the same card, in turns.
+export const help: string = `Compares Mosaic's attention with PyTorch's scaled_dot_product_attention on the same GPU, in turns.
 
   npm run bench:gpu -- [options]
 
-  --filter TEXT    only cases whose name contains it; several are separated by commas
-  --out DIR        where results are kept, gpu.jsonl and gpu.md; what is there is not measured again (default build/gpu)
-  --again          measure it again all the same
-  --quick          fewer rounds
-  --share X        of the parts' budgets, together eight minutes (default 1)
-  --peer COMMAND   starts PyTorch's side (default: python3 and sdpa.py); "none" runs without
-  --list           the names of the cases
-  --floors         counts operations and bytes, and what an H200 needs for them at least; measures nothing
+  --filter TEXT    runs only cases with TEXT in the name; separate several by commas
+  --out DIR        folder of the results, gpu.jsonl and gpu.md; cases with results are skipped (default build/gpu)
+  --again          repeats cases that have results
+  --quick          runs fewer rounds
+  --share X        scale of the time budget, eight minutes in total (default 1)
+  --peer COMMAND   command of the PyTorch process (default: python3 with sdpa.py); "none": without PyTorch
+  --list           prints the names of the cases
+  --floors         prints operations, bytes and the minimum time on an H200, without measuring
   -h, --help       show this help
 
-For trying it out where there is no GPU: --device cpu, --tokens N, --hidden N, --lengths N,N, --backends NAME,NAME, --once.`;
+For tests without a GPU: --device cpu, --tokens N, --hidden N, --lengths N,N, --backends NAME,NAME, --once.`;
 
 /** What the command was given. */
 export interface Options {

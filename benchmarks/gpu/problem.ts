@@ -67,7 +67,9 @@ export function createProblem(shape: Shape, { tokens, hidden }: Sizes): Problem 
   const batch = tokens / shape.n;
   const numHeads = hidden / shape.d;
   if (!Number.isInteger(batch) || !Number.isInteger(numHeads)) {
-    throw new Error(`${tokens} tokens of ${hidden} are not whole sequences of ${shape.n} with heads of ${shape.d}`);
+    throw new Error(
+      `expected whole sequences of ${shape.n} tokens with heads of size ${shape.d}, received ${tokens} tokens with hidden size ${hidden}`,
+    );
   }
   return { ...shape, numHeads, batch };
 }

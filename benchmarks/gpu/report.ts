@@ -76,7 +76,7 @@ function ceilingLine(kept: StoredResults): string {
       .filter((who) => result[who] !== undefined)
       .map((who) => `${who} ${((result[who] as number) / unit).toPrecision(3)}`)
       .join(", ");
-  return `Ceilings: a copy, TB/s read and written: ${reported(copy, 1e12)}; a bf16 product, TFLOP/s: ${reported(matmul, 1e12)}.`;
+  return `Hardware limits: copy bandwidth, read and written, in TB/s: ${reported(copy, 1e12)}; bf16 matrix product in TFLOP/s: ${reported(matmul, 1e12)}.`;
 }
 
 function attentionTables(kept: StoredResults): Table[] {
@@ -147,7 +147,7 @@ function ringTable(storedResults: StoredResults): Table[] {
     const times = Object.fromEntries(Object.entries(seconds).map(([way, each]) => [way, each * 1e3]));
     return { case: result.case, ...times, vsOne: result["vsOne"] as number, vsApart: result["vsApart"] as number };
   });
-  return [{ id: "ring", title: "Ranks that share the card, against one", columns, rows }];
+  return [{ id: "ring", title: "Several ranks on the GPU, compared with one", columns, rows }];
 }
 
 function gateTable(storedResults: StoredResults): Table[] {

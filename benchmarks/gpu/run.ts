@@ -55,8 +55,8 @@ function requestCase(worker: ChildProcess, name: string, limit: number): Promise
     worker.once("message", (answer: WorkerReply) => settle(answer));
     worker.once("exit", (code, signal) => {
       const error = isLate
-        ? `took longer than ${limit} s, and was terminated`
-        : `its process ended: ${signal ?? `code ${code}`}`;
+        ? `timed out after ${limit} s and was terminated`
+        : `its process exited with ${signal ?? `code ${code}`}`;
       settle({ error, isSessionLost: true });
     });
     worker.send(name);

@@ -66,7 +66,7 @@ export async function describeHost(device: "cuda" | "cpu", peer: Peer | undefine
     command: `npm run bench:gpu -- ${process.argv.slice(2).join(" ")}`.trim(),
     mosaic: (JSON.parse(readFileSync(manifest, "utf8")) as { version: string }).version,
     node: process.version.slice(1),
-    ...(device === "cuda" ? gpu() : { gpu: "none: a CPU, these are no times of a GPU" }),
+    ...(device === "cuda" ? gpu() : { gpu: "none (measured on a CPU)" }),
     ...(peer && { peer: await peer.request<object>({ op: "hello" }) }),
   };
 }
@@ -85,5 +85,5 @@ function gpu(): object {
 /** What must not change between runs that fill one file. */
 export function describeDifference(stored: Result, measured: Result): string | undefined {
   const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => stored[name] !== measured[name]);
-  return key && `${key} was ${String(stored[key])}, and is ${String(measured[key])}`;
+  return key && `${key} was ${String(stored[key])}, now ${String(measured[key])}`;
 }

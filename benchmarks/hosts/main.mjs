@@ -80,8 +80,8 @@ for (let turn = 0; turn < Number(values.turns); turn++) {
 for (const [library, all] of turns) {
   const ratios = all.map(({ ratio }) => ratio).toSorted((a, b) => a - b);
   console.log(
-    `${library || "UCX"}: ${median(ratios).toFixed(3)} of the speed of plain sockets [${ratios[0].toFixed(3)} … ${ratios.at(-1).toFixed(3)}], ` +
+    `${library || "UCX"}: ${median(ratios).toFixed(3)} × plain sockets [${ratios[0].toFixed(3)} … ${ratios.at(-1).toFixed(3)}], ` +
       `${median(all.map(({ rate }) => rate)).toFixed(2)} GB/s each way; ` +
-      `a rank that waits takes ${(100 * median(all.map(({ waiting }) => waiting))).toFixed(2)} % of a core`,
+      `CPU use of a waiting rank: ${(100 * median(all.map(({ waiting }) => waiting))).toFixed(2)} % of a core`,
   );
 }

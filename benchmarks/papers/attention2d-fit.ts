@@ -110,11 +110,11 @@ function sumOfSquares(values: readonly number[]): number[] {
 export function fitTable(fits: readonly NetworkFit[]): Table {
   return {
     id: "attention2d.fit",
-    title: "Networks fitted to how the step times on 16 GPUs grow, 2.7B",
+    title: "Network models fitted to the growth of step times on 16 GPUs, 2.7B",
     columns: [
       { key: "wiring", head: "wiring" },
       { key: "bandwidth", head: "GB/s a port", format: 2 },
-      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes per million kernel operations", format: 2 },
       { key: "error", head: "error left", format: "percent" },
       { key: "sequences", head: "sequences a step", format: "integer" },
       { key: "ratio", head: "ring over NO, predicted", format: "times" },

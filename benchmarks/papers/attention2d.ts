@@ -32,7 +32,7 @@ function gridVolumes(sizes: readonly number[]): Table {
   });
   return {
     id: "attention2d.volume",
-    title: "Chunks sent a rank, forward and backward: by Attention2D's analysis, and from our records",
+    title: "Chunks sent per rank, forward and backward: Attention2D's analysis and our records",
     columns: [
       { key: "ranks", head: "ranks", format: "integer" },
       { key: "theirRing", head: "ring, theirs", format: 1 },
@@ -75,7 +75,7 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
   });
   return {
     id: "attention2d.bars",
-    title: `Speedup of a step over the ring's on A100s, ${cluster.topology.name}, ${(cluster.bandwidth / 1e9).toFixed(1)} GB/s`,
+    title: `Step speedup over ring attention on A100s, ${cluster.topology.name}, ${(cluster.bandwidth / 1e9).toFixed(1)} GB/s`,
     columns: [
       { key: "model", head: "model" },
       { key: "ranks", head: "GPUs", format: "integer" },
@@ -109,7 +109,7 @@ function topologyTable(fits: readonly NetworkFit[], shown: Panel, tokens: readon
   };
 }
 
-const singleGpuNodes: Topology = { name: "one GPU a node", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 };
+const singleGpuNodes: Topology = { name: "one GPU per node", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 };
 
 /** Nothing of the H100s' network is stated: a range of bandwidths, and of what a message costs besides its bytes. */
 export interface Networks {
@@ -153,10 +153,10 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   });
   return {
     id: "attention2d.h100",
-    title: `A step on ${ranks} H100s, one a node, 2.7B: the fused grid over the ring (theirs: up to ${attention2d.h100.speedup})`,
+    title: `A step on ${ranks} H100s, one per node, 2.7B: speedup of the fused grid over the ring (published: up to ${attention2d.h100.speedup})`,
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
-      { key: "latency", head: "µs a message besides its bytes", format: "integer" },
+      { key: "latency", head: "latency per message, µs", format: "integer" },
       ...columns,
     ],
     rows,
@@ -187,7 +187,7 @@ export function meanTable({ rows }: Table): Table {
   });
   return {
     id: "attention2d.means",
-    title: "The same, in the geometric mean over lengths",
+    title: "Step speedup, geometric mean over lengths",
     columns: [
       { key: "model", head: "model" },
       { key: "ranks", head: "GPUs", format: "integer" },

@@ -14,14 +14,14 @@ const papers: Readonly<Record<string, () => readonly Table[]>> = {
   ranks: rankTables,
 };
 
-const help = `Predicts what Mesh-Attention and Attention2D report of their clusters, what Mosaic's best plan does there, and all
+const help = `Predicts the published results of Mesh-Attention and Attention2D on their clusters, Mosaic's best plan there, and all
 strategies on 16 to 1 024 ranks.
 
   npm run bench:papers -- [options]
 
   --only NAME   ${Object.keys(papers).join(", ")}
-  --json        one JSON object a row: {"table": …, its cells}
-  --draw FILE   draws docs/images/strategies-by-ranks.svg from the rows of \`--only ranks --json\`; predicts nothing
+  --json        prints one JSON object per row: {"table": …, its cells}
+  --draw FILE   draws docs/images/strategies-by-ranks.svg from the rows of \`--only ranks --json\`, without predicting
   -h, --help    show this help`;
 
 process.exitCode = main(process.argv.slice(2));
@@ -40,7 +40,7 @@ function main(args: string[]): number {
   }
   const chosen = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);
   if (chosen.length === 0) {
-    console.error(`--only ${options.only}: there are ${Object.keys(papers).join(", ")}`);
+    console.error(`--only: expected one of ${Object.keys(papers).join(", ")}, received ${options.only}`);
     return 2;
   }
   for (const [name, tables] of chosen) print(name, tables(), options.json);

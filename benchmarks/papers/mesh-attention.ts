@@ -95,10 +95,10 @@ const total = ({ forward, backward }: Passes): number => forward + backward;
 function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
   return {
     id: "mesh.volume",
-    title: `Volume below the ring's, ${ranks} ranks, causal, zigzag`,
+    title: `Reduction of communication volume relative to ring attention, ${ranks} ranks, causal, zigzag`,
     columns: [
       { key: "tile", head: "tile (queries × keys)" },
-      { key: "group", head: "query heads a key head" },
+      { key: "group", head: "query heads per key head" },
       { key: "forward", head: "forward", format: "percent" },
       { key: "both", head: "forward and backward", format: "percent" },
       { key: "formula", head: "by formula", format: "percent" },
@@ -135,7 +135,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
       { key: "theirs", head: "theirs", format: "percent" },
       { key: "ours", head: "ours", format: "percent" },
       { key: "tile", head: "tile" },
-      { key: "group", head: "query heads a key head" },
+      { key: "group", head: "query heads per key head" },
       { key: "measure", head: "counted" },
     ],
     rows: [...near(maximum, "maximum"), ...near(average, "average")],

@@ -122,11 +122,11 @@ function compared({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing
 function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: Bandwidths): Table {
   return {
     id: "mesh.fit",
-    title: `Networks in which the ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of its time, ${tokens} tokens`,
+    title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,
     columns: [
       { key: "wiring", head: "wiring" },
       { key: "bandwidth", head: "GB/s a port", format: 2 },
-      { key: "bytesPerMegaflop", head: "bytes a million kernel operations", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes per million kernel operations", format: 2 },
     ],
     rows: topologies.map((topology) => {
       const bandwidth = bandwidthOf.get(topology.name)!;
@@ -146,7 +146,7 @@ function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
   const by = id === "mesh.lengths" ? "by length" : "by wiring";
   return {
     id,
-    title: `Tiles against the ring, ${ranks} ranks, ${by} (theirs: ${theirs})`,
+    title: `Tiles compared with the ring, ${ranks} ranks, ${by} (published: ${theirs})`,
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },

@@ -100,7 +100,7 @@ function createTable({ id, title, problem, cluster: { topology, bandwidth } }: C
       { key: "overRing", head: "over ring", format: "times" },
       { key: "overBaseline", head: "over the strongest baseline", format: "times" },
       { key: "waits", head: "waits", format: "percent" },
-      { key: "sent", head: "GB sent a rank", format: 2 },
+      { key: "sent", head: "GB sent per rank", format: 2 },
       { key: "betweenNodes", head: "between nodes", format: 2 },
       { key: "peak", head: "peak GB", format: 2 },
     ],

@@ -22,14 +22,14 @@ interface Panel {
 }
 
 const panels: readonly Panel[] = [
-  { heading: "Time: 8 H100s a node, 47 GB/s each", value: ({ fast }) => fast, format: formatSeconds },
-  { heading: "Time: nodes of 8, four ports of 9.4 GB/s", value: ({ slow }) => slow, format: formatSeconds },
+  { heading: "Time: nodes of 8 H100s, 47 GB/s per GPU", value: ({ fast }) => fast, format: formatSeconds },
+  { heading: "Time: nodes of 8 GPUs, four ports of 9.4 GB/s", value: ({ slow }) => slow, format: formatSeconds },
   {
-    heading: "Sent to other nodes, by the mean rank",
+    heading: "Bytes sent to other nodes, mean over ranks",
     value: ({ betweenNodes }) => 1e9 * betweenNodes,
     format: formatBytes,
   },
-  { heading: "Held at once, by the rank that holds most", value: ({ peak }) => 1e9 * peak, format: formatBytes },
+  { heading: "Peak memory, maximum over ranks", value: ({ peak }) => 1e9 * peak, format: formatBytes },
 ];
 
 /** Colors that readers without red or green distinguish, too, and marks that differ where lines cross. */
@@ -55,9 +55,9 @@ export function rankChart(jsonLines: string): string {
     .filter((line) => line.startsWith("{"))
     .map((line) => JSON.parse(line) as RankRow);
   const strategies = [...new Set(rows.map(({ strategy }) => strategy))];
-  const title = "Ways of context parallelism on 16 to 1 024 ranks";
+  const title = "Context parallelism strategies on 16 to 1 024 ranks";
   const subtitle =
-    "One attention, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 key heads of 128, bfloat16. Predicted.";
+    "Predictions for one attention call, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 key heads of size 128, bfloat16.";
   const drawn = panels.map((panel, i) => {
     const place = `translate(${EDGE + (i % 2) * PANEL_WIDTH} ${TOP + Math.floor(i / 2) * PANEL_HEIGHT})`;
     return `<g transform="${place}">\n${drawPanel(panel, rows, strategies)}\n</g>`;

@@ -60,7 +60,7 @@ export function rankTable(rankCounts: readonly number[], sizes: Problem = proble
   const { tokens, numHeads, numKvHeads, headDim } = { numKvHeads: sizes.numHeads, ...sizes };
   return {
     id: "ranks",
-    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} key heads of ${headDim}: one attention by ranks`,
+    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} key heads of ${headDim}: one attention call by number of ranks`,
     columns: [
       { key: "strategy", head: "strategy" },
       { key: "ranks", head: "ranks", format: "integer" },
@@ -68,7 +68,7 @@ export function rankTable(rankCounts: readonly number[], sizes: Problem = proble
       { key: "fastWaits", head: "waits", format: "percent" },
       { key: "slow", head: "s, fitted network", format: 4 },
       { key: "slowWaits", head: "waits", format: "percent" },
-      { key: "sent", head: "GB sent a rank", format: 3 },
+      { key: "sent", head: "GB sent per rank", format: 3 },
       { key: "betweenNodes", head: "between nodes", format: 3 },
       { key: "peak", head: "peak GB", format: 3 },
     ],

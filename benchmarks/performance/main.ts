@@ -57,8 +57,8 @@ function drawPeers(groupOf: GroupOf): string {
   const groups = [
     ...attention.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
     ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
-    groupOf("decoding, beside onnxruntime", "peer-onnx.decode.", "vsPeer"),
-    groupOf("linear layers, beside onnxruntime", "peer-onnx.linear.", "vsPeer"),
+    groupOf("decoding, over onnxruntime", "peer-onnx.decode.", "vsPeer"),
+    groupOf("linear layers, over onnxruntime", "peer-onnx.linear.", "vsPeer"),
     groupOf("linear layers", "peer-linear.", "vsPeer"),
     groupOf("linear layers, bias, gelu", "peer-linear-gelu.", "vsPeer"),
     groupOf("calls", "peer-call.", "vsPeer"),
@@ -67,8 +67,8 @@ function drawPeers(groupOf: GroupOf): string {
   return barChart(
     groups.filter(({ bars }) => bars.length > 0),
     {
-      title: "Beside PyTorch 2.13, and onnxruntime 1.30, on the same cores",
-      subtitle: "How many times as fast; medians over turns of one run. Dashed: as fast, and 1.2 times.",
+      title: "Speedup over PyTorch 2.13 and onnxruntime 1.30 on the same cores",
+      subtitle: "Medians over the turns of one run. Dashed: 1 × and 1.2 ×.",
       limit: 6,
       marks: [1, 1.2],
       format: ratio,
@@ -79,16 +79,16 @@ function drawPeers(groupOf: GroupOf): string {
 function drawLimits(groupOf: GroupOf): string {
   const groups = [
     ...attention.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
-    groupOf("attention forward.f32, AVX2: of its peak", "avx2.local.forward.f32.", "medianShare"),
+    groupOf("attention forward.f32, AVX2: of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
     groupOf("matrix products: of the peak", "gemm.", "medianShare"),
     ...dtypes.map((dtype) => groupOf(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
   ];
   return barChart(
     groups.filter(({ bars }) => bars.length > 0),
     {
-      title: "Relative to the machine's limits",
+      title: "Share of the hardware limits",
       subtitle:
-        "Shares of the peak of products on vector registers (above 100 %: tile registers), or of what the cores read of as large a working set.",
+        "Share of the peak vector throughput (above 100 %: tile registers), or of the read bandwidth for the same working set.",
       limit: 1.5,
       marks: [0.8, 1],
       format: percent,

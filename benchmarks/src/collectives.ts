@@ -57,6 +57,6 @@ function createRow({ operation, bytes, seconds }: Timing, copySeconds: number): 
   return {
     case: name,
     numbers: { gigabytesPerSecond, vsCopy },
-    text: `${gigabytesPerSecond.toFixed(2).padStart(7)} GB/s      ${vsCopy.toFixed(2)} × a plain copy's ${(bytes / copySeconds / 1e9).toFixed(1)}`,
+    text: `${gigabytesPerSecond.toFixed(2).padStart(7)} GB/s      ${vsCopy.toFixed(2)} × a plain copy with ${(bytes / copySeconds / 1e9).toFixed(1)}`,
   };
 }

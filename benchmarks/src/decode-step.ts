@@ -48,7 +48,7 @@ export const peerDecodeStepCases: readonly Case[] = problems.map((problem) => {
         {
           case: name,
           numbers: { vsPeer, bestVsPeer: peerMilliseconds / milliseconds, milliseconds, peerMilliseconds },
-          text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   best against best: ${milliseconds.toFixed(2)} and ${peerMilliseconds.toFixed(2)} ms a step`,
+          text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   best runs: ${milliseconds.toFixed(2)} and ${peerMilliseconds.toFixed(2)} ms per step`,
         },
       ];
     },
@@ -84,7 +84,7 @@ export const decodeRanksCases: readonly Case[] = [
         {
           case: `decode-ranks.${formatName(ranksProblem)}`,
           numbers: { vsThreads, bestVsThreads, milliseconds, threadMilliseconds },
-          text: `${vsThreads.toFixed(2).padStart(6)} × one process   best against best ${bestVsThreads.toFixed(2)}: ${milliseconds.toFixed(2)} and ${threadMilliseconds.toFixed(2)} ms a step`,
+          text: `${vsThreads.toFixed(2).padStart(6)} × one process   best runs ${bestVsThreads.toFixed(2)}: ${milliseconds.toFixed(2)} and ${threadMilliseconds.toFixed(2)} ms per step`,
         },
       ];
     },

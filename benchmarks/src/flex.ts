@@ -75,7 +75,7 @@ function ringComparisonCase(ranks: number, spec: MaskSpec): Case {
         {
           case: name,
           numbers: { vsRing: same!, dispatchedVsRing: dispatched! },
-          text: `${same!.toFixed(3).padStart(7)} × ring, both with its placement; ${dispatched!.toFixed(3)} × ring where flex has its own`,
+          text: `${same!.toFixed(3).padStart(7)} × ring with the placement of ring; ${dispatched!.toFixed(3)} × ring with the placement of flex`,
         },
       ];
     },

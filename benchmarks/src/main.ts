@@ -14,15 +14,15 @@ import { proofCases } from "./proof.ts";
 import { ringCases } from "./ring.ts";
 import { smallCallCases } from "./small-calls.ts";
 
-const help = `Measures Mosaic on this machine, as ratios to what the machine can do at the same moment.
+const help = `Measures Mosaic on this machine, relative to the machine's limits measured in the same run.
 
   npm run bench -- [options]
 
-  --python PATH   a Python with PyTorch: measures the cases "peer…" too, ours and PyTorch's in turns
-  --filter TEXT   only cases whose name contains it; several are separated by commas
-  --quick         fewer repetitions: minutes become one, numbers become rough
-  --json          one JSON object a case: {"case": …, its numbers}
-  --list          the names of the cases
+  --python PATH   Python executable with PyTorch; also runs the cases "peer…", Mosaic and PyTorch in turns
+  --filter TEXT   runs only cases with TEXT in the name; separate several by commas
+  --quick         runs fewer repetitions: about one minute, less precise
+  --json          prints one JSON object per case: {"case": …, its numbers}
+  --list          prints the names of the cases
   -h, --help      show this help`;
 
 const cases: readonly Case[] = [
@@ -59,7 +59,7 @@ async function main(args: string[]): Promise<number> {
   const chosen = [...cases, ...(options.python ? peerOnlyCases : [])].filter(({ names }) => names.some(wanted));
   if (chosen.length === 0) {
     console.error(
-      `--filter ${options.filter.join()}: no case has this name; --list shows all, with --python those beside PyTorch too`,
+      `--filter ${options.filter.join()}: no case matches; --list prints all names, with --python also those of PyTorch cases`,
     );
     return 2;
   }

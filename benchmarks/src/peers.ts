@@ -33,7 +33,7 @@ export class Peer implements Disposable {
     this.#lines.on("line", (line) => this.#receiveLine(line));
     this.#process.on("error", (error) => this.#reject(error.message));
     // Not "exit": lines may still be on their way.
-    this.#process.on("close", (code, signal) => this.#reject(`ended with ${signal ?? `code ${code}`}`));
+    this.#process.on("close", (code, signal) => this.#reject(`exited with ${signal ?? `code ${code}`}`));
     this.#process.stdin.on("error", (error) => this.#reject(error.message));
   }
 
@@ -76,7 +76,7 @@ export class Peer implements Disposable {
   }
 
   #exitError(): Error {
-    return new Error(`the peer, ${this.#name}: ${this.#ended}`);
+    return new Error(`peer process ${this.#name}: ${this.#ended}`);
   }
 
   [Symbol.dispose](): void {
@@ -190,6 +190,6 @@ export function peerRow(name: string, flops: number, { ownSeconds, peerSeconds }
   return {
     case: name,
     numbers: { vsPeer, bestVsPeer, rate, peerRate },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best against best: ${rate.toFixed(0)} and ${peerRate.toFixed(0)} GFLOP/s`,
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${rate.toFixed(0)} and ${peerRate.toFixed(0)} GFLOP/s`,
   };
 }

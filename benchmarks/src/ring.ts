@@ -57,7 +57,7 @@ function createRow(name: string, flops: number, reported: readonly (readonly Rin
   return {
     case: name,
     numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share },
-    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} × of the fastest runs: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(share * 100).toFixed(1)} % of the FMA peak`,
+    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} × for the fastest runs: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(share * 100).toFixed(1)} % of the FMA peak`,
   };
 }
 

@@ -87,7 +87,7 @@ function callRow(name: string, timings: PairedTimings): Row {
   return {
     case: name,
     numbers: { vsPeer, bestVsPeer, microseconds, peerMicroseconds },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best against best: ${microseconds.toFixed(2)} and ${peerMicroseconds.toFixed(2)} µs a call`,
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${microseconds.toFixed(2)} and ${peerMicroseconds.toFixed(2)} µs per call`,
   };
 }
 
@@ -156,6 +156,6 @@ function stepRow(name: string, timings: PairedTimings): Row {
   return {
     case: name,
     numbers: { vsPeer, bestVsPeer, milliseconds, peerMilliseconds },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best against best: ${milliseconds.toFixed(1)} and ${peerMilliseconds.toFixed(1)} ms a step`,
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${milliseconds.toFixed(1)} and ${peerMilliseconds.toFixed(1)} ms per step`,
   };
 }

@@ -17,7 +17,7 @@ export function stageRecipes(root, directory, packages) {
     const steps = recipeOf(root, path);
     const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => imageIn(root, path, image));
     if (images.includes(undefined))
-      return [`the machine code in ${path} is not at hand: ./mosaic build will leave it alone`];
+      return [`the GPU machine code of ${path} was not found: ./mosaic build will not rebuild this package`];
     writeFileSync(join(directory, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
     return [];
   });

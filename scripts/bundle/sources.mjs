@@ -20,7 +20,7 @@ export function sourcesOf(root, packages) {
   const paths = [...TOP, ...packages.map(({ path }) => path)];
   const git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
   const { status, stdout, stderr } = spawnSync("git", git, { cwd: root, encoding: "utf8", maxBuffer: 1 << 26 });
-  if (status !== 0) throw new Error(`git ls-files failed, which lists what belongs to the repository: ${stderr}`);
+  if (status !== 0) throw new Error(`git ls-files failed: ${stderr}`);
   // What was removed and not committed yet is still listed.
   return [...new Set(stdout.split("\0"))].filter((path) => path !== "" && existsSync(join(root, path)));
 }

@@ -26,7 +26,8 @@ const TOOLS = [
 export function stage(root, directory) {
   const packages = packagesOf(root).filter(({ path, isProgram }) => !isProgram || PROGRAMS.includes(path));
   const unbuilt = packages.filter(({ dir }) => !existsSync(join(dir, "dist")));
-  if (unbuilt.length > 0) throw new Error(`not built: ${unbuilt.map(({ path }) => path).join(", ")}; npm run build`);
+  if (unbuilt.length > 0)
+    throw new Error(`not built: ${unbuilt.map(({ path }) => path).join(", ")}; run npm run build`);
   for (const path of sourcesOf(root, packages)) copy(root, directory, path);
   for (const { path } of packages) {
     for (const built of BUILT) if (existsSync(join(root, path, built))) copyBuilt(root, directory, join(path, built));

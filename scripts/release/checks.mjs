@@ -60,16 +60,16 @@ export async function faultsOf(one, packed, { attw, platforms }) {
 
 export function budgetFaults(name, size, budgets = BUDGETS) {
   const limit = budgets[name];
-  if (limit === undefined) return ["it has no budget in scripts/release/checks.mjs"];
+  if (limit === undefined) return ["the package has no size budget in scripts/release/checks.mjs"];
   const kib = Math.ceil(size / 1024);
-  return kib > limit ? [`its tarball has ${kib} KiB, its budget is ${limit}`] : [];
+  return kib > limit ? [`the tarball has ${kib} KiB, the budget is ${limit} KiB`] : [];
 }
 
 /** MIT, with the text. */
 export function licenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMit = manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
-  return isMit ? [] : ["its license is not MIT, or its LICENSE is missing"];
+  return isMit ? [] : ["expected license MIT with a LICENSE file"];
 }
 
 /** An addon for each platform, or none. */
@@ -80,7 +80,7 @@ export function addonFaults(directory, files, platforms) {
   const faults = addons.flatMap((path) =>
     portabilityFaults(join(directory, path), path.split("/")[1]).map((fault) => `${path}: ${fault}`),
   );
-  return [...missing.map((platform) => `it has no addon for ${platform}`), ...faults];
+  return [...missing.map((platform) => `the addon for ${platform} is missing`), ...faults];
 }
 
 /** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN` lists. */
@@ -88,7 +88,7 @@ export function manifestFaults(manifest, modules = join(root, "node_modules")) {
   const foreign = Object.entries(manifest.dependencies ?? {}).filter(([name]) => !name.startsWith("@mosaic/"));
   return [
     ...INSTALL_SCRIPTS.filter((hook) => manifest.scripts?.[hook] !== undefined).map(
-      (hook) => `it has the install script ${hook}`,
+      (hook) => `install script ${hook} is not allowed`,
     ),
     ...foreign.flatMap(([name, version]) => foreignFaults(name, version, modules)),
   ];
@@ -96,15 +96,15 @@ export function manifestFaults(manifest, modules = join(root, "node_modules")) {
 
 /** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
 function foreignFaults(name, version, modules) {
-  if (FOREIGN[name] === undefined) return [`it depends on ${name}`];
+  if (FOREIGN[name] === undefined) return [`dependency ${name} is not allowed`];
   const installed = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
   const facts = [
-    [installed.version === version, `the one version that was checked, ${installed.version}, received ${version}`],
+    [installed.version === version, `the checked version ${installed.version}, received ${version}`],
     [installed.license === FOREIGN[name], `the license ${FOREIGN[name]}, received ${installed.license}`],
-    [Object.keys(installed.dependencies ?? {}).length === 0, "no dependencies, received some"],
-    [!INSTALL_SCRIPTS.some((hook) => installed.scripts?.[hook] !== undefined), "no install scripts, received some"],
+    [Object.keys(installed.dependencies ?? {}).length === 0, "a package without dependencies"],
+    [!INSTALL_SCRIPTS.some((hook) => installed.scripts?.[hook] !== undefined), "a package without install scripts"],
   ];
-  return facts.filter(([holds]) => !holds).map(([, expected]) => `its dependency ${name}: expected ${expected}`);
+  return facts.filter(([holds]) => !holds).map(([, expected]) => `dependency ${name}: expected ${expected}`);
 }
 
 async function publintFaults({ directory, manifest }) {
@@ -120,6 +120,6 @@ function typeFaults({ manifest }, { file }, attw) {
     run(process.execPath, [attw, file, "--profile", "esm-only", "--format", "ascii", "--no-color", ...excluded]);
     return [];
   } catch (error) {
-    return [`are the types wrong: ${error.message}`];
+    return [`type resolution (attw): ${error.message}`];
   }
 }

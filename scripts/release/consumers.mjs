@@ -94,7 +94,8 @@ function stepsOf(directory, execute, install) {
           throw new Error(`@mosaic/${name} was installed without being requested`);
       }
       const size = installedBytes(directory) / 2 ** 20;
-      if (size > INSTALLED_BUDGET) throw new Error(`installed: ${size} MiB, the budget is ${INSTALLED_BUDGET}`);
+      if (size > INSTALLED_BUDGET)
+        throw new Error(`the installed packages have ${size} MiB, the budget is ${INSTALLED_BUDGET} MiB`);
     },
     import: () => expectText(node("module.mjs"), "4096 finite numbers"),
     require: () => expectText(node("required.cjs"), "a step downhill"),

@@ -13,7 +13,7 @@ const NEEDED = 1n;
 /** `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are read, as of a 64-bit file. */
 export function demandsOf(bytes) {
   if (bytes.readUInt32BE(0) !== 0x7f454c46 || bytes[4] !== 2 || bytes[5] !== 1) {
-    throw new Error("elf: expected a 64-bit little-endian ELF file, received another");
+    throw new Error("elf: expected a 64-bit little-endian ELF file, received a different file");
   }
   const sections = sectionsOf(bytes);
   const names = (section) => (offset) => textAt(bytes, sections[section.link].offset + offset);
@@ -29,10 +29,10 @@ export function demandsOf(bytes) {
 /** Why the library at `path` would not load on some host of the platform, "linux-x64", one sentence each. */
 export function portabilityFaults(path, platform, newest = NEWEST) {
   const { machine, libraries, versions } = demandsOf(readFileSync(path));
-  const other = `linux-${machine}` === platform ? [] : [`it is for linux-${machine}`];
+  const other = `linux-${machine}` === platform ? [] : [`the file is for linux-${machine}`];
   const unexpectedLibraries = libraries
     .filter((name) => !LIBRARIES.test(name))
-    .map((name) => `it is linked with ${name}`);
+    .map((name) => `the file links with ${name}`);
   const tooNewVersions = versions
     .filter((version) => !isAtMost(version, newest))
     .map((version) => `it demands ${version}`);

@@ -46,6 +46,6 @@ function runOn(platform) {
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
 if (!existsSync(join(output, "stage")) || readdirSync(join(output, "stage")).length === 0) {
-  throw new Error("old-host: expected staged packages; npm run release:dry");
+  throw new Error("old-host: expected staged packages; run npm run release:dry");
 }
 for (const platform of names) console.log(`${platform}: ${runOn(platform).trim()}`);

@@ -52,7 +52,7 @@ function compileKernels(addon) {
   run("cmake", ["-S", addon.dir, "-B", at, "-DCMAKE_BUILD_TYPE=Release"]);
   run("cmake", ["--build", at, "--target", `${addon.target}_kernels`]);
   const fatbin = join(at, "kernels.fatbin");
-  if (!existsSync(fatbin)) throw new Error("prebuilds: expected nvcc, for the kernels of GPUs, received none");
+  if (!existsSync(fatbin)) throw new Error("prebuilds: expected nvcc to compile the GPU kernels, found none");
   return fatbin;
 }
 

@@ -100,5 +100,5 @@ async function answers(url, child, directory) {
     await new Promise((resolve) => setTimeout(resolve, 100));
   }
   child.kill();
-  throw new Error(`release: the registry did not start: ${join(directory, "log.txt")}`);
+  throw new Error(`release: the registry did not start; see ${join(directory, "log.txt")}`);
 }

@@ -34,7 +34,7 @@ export function nextManifests(root, copy) {
     run("git", ["-c", "user.name=release", "-c", "user.email=release@localhost", ...args], { cwd: copy });
   git("init", "--quiet");
   git("add", "--all");
-  git("commit", "--quiet", "--no-verify", "--message", "build: before the release");
+  git("commit", "--quiet", "--no-verify", "--message", "build: prepare the release");
   const program = join(root, "node_modules/@changesets/cli/bin.js");
   run(process.execPath, [program, "version"], { cwd: copy });
   return new Map(
@@ -68,7 +68,7 @@ function repositoryOf(directory) {
 
 function copyAddon(addon, platform, at) {
   const from = prebuildOf(addon, platform);
-  if (!existsSync(from)) throw new Error(`release: expected ${from}; node scripts/release/prebuilds.mjs builds it`);
+  if (!existsSync(from)) throw new Error(`release: expected ${from}; run node scripts/release/prebuilds.mjs`);
   cpSync(from, join(at, "prebuilds", platform, `${addon.target}.node`));
 }
 

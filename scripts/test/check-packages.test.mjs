@@ -27,10 +27,10 @@ const ready = [
 ];
 const faulty = [
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script, "postinstall"/],
-  ["another license", { license: "ISC" }, {}, /license is not MIT/],
-  ["no keywords", { keywords: undefined }, {}, /its keywords are not mosaic and attention/],
-  ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and some of its own/],
-  ["a word that stands twice", { keywords: ["mosaic", "attention", "ring", "ring"] }, {}, /stands twice/],
+  ["another license", { license: "ISC" }, {}, /expected license MIT/],
+  ["no keywords", { keywords: undefined }, {}, /expected the keywords mosaic and attention/],
+  ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and package-specific keywords/],
+  ["a word that stands twice", { keywords: ["mosaic", "attention", "ring", "ring"] }, {}, /a keyword is duplicated/],
   ["an older Node", { engines: { node: ">=18" } }, {}, /engines.node/],
   ["a build that is not shipped", { files: ["prebuilds"] }, {}, /dist\/index.js is not in the tarball/],
   ["an addon that was not built", {}, { "CMakeLists.txt": "" }, /addon is not in the tarball/],

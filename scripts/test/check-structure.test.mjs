@@ -37,7 +37,7 @@ test("a median over 200 lines is a fault", () => {
 
 test.each(["src/utils.ts", "src/common/a.ts", "native/misc.h", "src/util.test.ts"])("rejects the name %s", (path) => {
   expect(checkStructure(repository({ [`packages/a/${path}`]: "" })).faults).toEqual([
-    expect.stringMatching(/has no meaning/),
+    expect.stringMatching(/is not descriptive/),
   ]);
 });
 

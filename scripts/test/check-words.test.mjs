@@ -36,7 +36,7 @@ test("reads native code, documents and names of files, and proposes a term", () 
   expect(withSource("/// says what\n", "native/a.cu")).toHaveLength(1);
   expect(withSource("It says what.\n", "README.md")).toHaveLength(1);
   expect(withSource("", "src/patience.ts")).toEqual([
-    'packages/core/src/patience.ts: the name has "patience": timeout',
+    'packages/core/src/patience.ts: the file name contains "patience"; use: timeout',
   ]);
 });
 

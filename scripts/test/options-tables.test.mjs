@@ -115,7 +115,7 @@ test("a README that differs is reported, and left as it is", async () => {
   const edited = readmeOf(root).replace("memory is kept", "memory is freed");
   writeFileSync(join(root, "packages/a/README.md"), edited);
   expect(await updateTables(root, { isCheck: true })).toEqual([
-    "packages/a/README.md: run node scripts/options-tables.mjs",
+    "packages/a/README.md: the option tables are out of date; run node scripts/options-tables.mjs",
   ]);
   expect(readmeOf(root)).toBe(edited);
 });
@@ -131,19 +131,19 @@ test.each([
     "another default",
     "/** Rows. Default 3. */",
     "option.integer({ default: 2 })",
-    'keep: the comment ends in "Default 3", not "Default 2."',
+    'keep: expected the comment to end with "Default 2.", received "Default 3"',
   ],
   [
     "no default",
     "/** Rows. */",
     "option.integer({ default: 2 })",
-    'keep: the comment ends in "Default ", not "Default 2."',
+    'keep: expected the comment to end with "Default 2.", received "Default "',
   ],
   [
     "a default of another type",
     '/** Rows. Default "2". */',
     "option.integer({ default: 2 })",
-    'keep: the comment ends in "Default "2"", not "Default 2."',
+    'keep: expected the comment to end with "Default 2.", received "Default "2""',
   ],
   [
     "nothing on what stands in for it",

@@ -6,12 +6,12 @@ import { abortOnSignals, Progress, runCommand, throwIfFailed, withTemporaryDirec
 import { type PlantedRun, RESULTS_URL, writeResult } from "./results.ts";
 import { startTraining, type StepReport } from "./training.ts";
 
-const usage = `Models of the genome of bacteriophage λ whose attention learns which chunks to attend to.
+const usage = `Trains models of the genome of bacteriophage λ with learned selection of the attended chunks.
 
-  npm run train   -w @mosaic/genome -- [options]   trains one model, on 4 ranks; restarts and resumes if a rank dies
-  npm run compare -w @mosaic/genome -- [options]   local, meta (topK 1, 2, 4) and ring at equal compute → results/
-  npm run planted -w @mosaic/genome -- [options]   repeats planted far apart, seeds 0, 1, 2 → results/
-  npm run draw    -w @mosaic/genome                pictures of results/: SVG, PNG, one HTML page
+  npm run train   -w @mosaic/genome -- [options]   trains one model on 4 ranks; restarts and resumes if a rank fails
+  npm run compare -w @mosaic/genome -- [options]   compares local, meta (topK 1, 2, 4) and ring at equal compute → results/
+  npm run planted -w @mosaic/genome -- [options]   trains on repeats planted far apart, seeds 0, 1, 2 → results/
+  npm run draw    -w @mosaic/genome                draws results/ as SVG, PNG and one HTML page
 
 ${help}`;
 
@@ -54,9 +54,7 @@ async function compare(args: readonly string[]): Promise<void> {
   progress.end();
   for (const { name, curve, recall } of methods) {
     const { step, bytes, held } = curve.at(-1)!;
-    const found = recall
-      ? `, recall ${recall.recall.toFixed(3)} where the chance level is ${recall.chance.toFixed(3)}`
-      : "";
+    const found = recall ? `, recall ${recall.recall.toFixed(3)} (chance ${recall.chance.toFixed(3)})` : "";
     console.log(`${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${found}`);
   }
 }

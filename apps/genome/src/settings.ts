@@ -64,8 +64,8 @@ const numberOptions = ["learningRate", "teacher"] as const satisfies readonly (k
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 /** What each option means, as the help shows it. */
-export const help: string = `  --task genome|planted   bases hidden in λ, or repeats planted in it (genome)
-  --method ring|meta|local   what the model attends with (meta)
+export const help: string = `  --task genome|planted   predict masked bases of λ, or of repeats planted in random bases (genome)
+  --method ring|meta|local   attention method (meta)
 ${[...integerOptions, ...numberOptions]
   .map(
     (name) =>
@@ -74,7 +74,7 @@ ${[...integerOptions, ...numberOptions]
         .join(", ")}`,
   )
   .join("\n")}
-  --output-dir PATH   where curve and checkpoint go; a checkpoint found there is continued`;
+  --output-dir PATH   folder of the curve and the checkpoint; training resumes from a checkpoint found there`;
 
 /** Options that a command sets by itself, and would have to ignore if they were given. */
 type FixedOptions = Readonly<Record<string, string>>;
@@ -83,7 +83,7 @@ type FixedOptions = Readonly<Record<string, string>>;
 export function parseSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
   const given = parse(args);
   const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
-  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets it; omit it`);
+  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets the option; omit it`);
   const values: Readonly<Record<string, string | undefined>> = { ...given, ...fixed };
   const task = parseChoice("task", values["task"] ?? "genome", tasks);
   const base = defaults[task];
@@ -116,7 +116,7 @@ function checkSettings(settings: Settings): Settings {
   if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
     const received = `${chunks} chunks of ${chunkLength}`;
     throw new UsageError(
-      `--chunks: expected chunks × chunk-length ≤ ${MAX_LENGTH}, the held-out bases; received ${received}`,
+      `--chunks: expected chunks × chunk-length ≤ ${MAX_LENGTH}, the number of held-out bases; received ${received}`,
     );
   }
   if (chunks % ranks !== 0) {
@@ -126,11 +126,13 @@ function checkSettings(settings: Settings): Settings {
     throw new UsageError(`--top-k: expected an integer below the number of chunks, ${chunks}; received ${topK}`);
   }
   if (task === "planted" && (chunks % 2 !== 0 || chunks < 4)) {
-    throw new UsageError(`--chunks: expected an even number ≥ 4, as planted chunks come in pairs; received ${chunks}`);
+    throw new UsageError(
+      `--chunks: expected an even number ≥ 4, because planted chunks come in pairs; received ${chunks}`,
+    );
   }
   if (task === "planted" && chunkLength < MOTIF_LENGTH) {
     throw new UsageError(
-      `--chunk-length: expected at least the ${MOTIF_LENGTH} bases that are planted in each, received ${chunkLength}`,
+      `--chunk-length: expected at least ${MOTIF_LENGTH}, the number of bases planted in each chunk; received ${chunkLength}`,
     );
   }
   return settings;

@@ -20,8 +20,11 @@ test.each([
   [["--top-k", "16"], "--top-k: expected an integer below the number of chunks, 16; received 16"],
   [["--batch", "0"], "--batch: expected at least 1, received 0"],
   [["--layers", "0"], "--layers: expected at least 1"],
-  [["--chunk-length", "1024"], "the held-out bases; received 16 chunks of 1024"],
-  [["--task", "planted", "--chunk-length", "20"], "at least the 30 bases that are planted in each, received 20"],
+  [["--chunk-length", "1024"], "the number of held-out bases; received 16 chunks of 1024"],
+  [
+    ["--task", "planted", "--chunk-length", "20"],
+    "at least 30, the number of bases planted in each chunk; received 20",
+  ],
   [["--task", "planted", "--chunks", "5", "--ranks", "1"], "an even number"],
 ])("%j is refused: %s", (args, words) => {
   expect(() => parseSettings(args)).toThrow(UsageError);
@@ -32,6 +35,6 @@ test("what a command decides is not taken and ignored", () => {
   const decided = { task: "genome", method: "meta", "top-k": "2", "output-dir": "" };
   expect(parseSettings(["--steps", "7"], decided)).toMatchObject({ task: "genome", topK: 2, steps: 7, outputDir: "" });
   for (const flag of ["--task", "--method", "--top-k", "--output-dir"]) {
-    expect(() => parseSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets it; omit it`);
+    expect(() => parseSettings([flag, "1"], decided)).toThrow(`${flag}: this command sets the option; omit it`);
   }
 });

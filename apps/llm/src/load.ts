@@ -139,7 +139,9 @@ function rankPids(): readonly number[] {
 
 function compare(before: Memory, after: Memory): string[] {
   const grown = after.resident.flatMap((mib, i) =>
-    mib > before.resident[i]! + residentTolerance ? [`process ${i}: ${before.resident[i]} MiB became ${mib}`] : [],
+    mib > before.resident[i]! + residentTolerance
+      ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${mib} MiB`]
+      : [],
   );
   const isLeaked = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedTolerance;
   return [...grown, ...(isLeaked ? [`memory of the ranks: ${JSON.stringify({ before, after })}`] : [])];
@@ -171,8 +173,9 @@ async function killRank(): Promise<object> {
   await ready;
   const restartSeconds = (performance.now() - startTime) / 1000;
   const { status } = await post({ max_tokens: 8 });
-  if (status !== 200) faults.push(`after the restart: status ${status}`);
-  if (!Object.keys(ends).some((end) => /503|lost/.test(end))) faults.push(`a killed rank: ${JSON.stringify(ends)}`);
+  if (status !== 200) faults.push(`expected status 200 after the restart, received ${status}`);
+  if (!Object.keys(ends).some((end) => /503|lost/.test(end)))
+    faults.push(`expected failed requests after a rank was killed, received ${JSON.stringify(ends)}`);
   return { ends, restartSeconds, statusAfter: status };
 }
 
@@ -192,9 +195,9 @@ async function stopServer(): Promise<object> {
 
 function print(result: LoadReport & { readonly killed: object; readonly stopped: object }): void {
   const { completed, cancelled, refused, seconds, tokensPerSecond, latency, firstToken } = result;
-  console.log(`${completed} complete, ${cancelled} cancelled, refused ${JSON.stringify(refused)}`);
+  console.log(`${completed} completed, ${cancelled} cancelled, rejected by status ${JSON.stringify(refused)}`);
   console.log(`${seconds.toFixed(1)} s, ${tokensPerSecond.toFixed(0)} tokens/s`);
   console.log(`latency ${JSON.stringify(latency)} ms, first token ${JSON.stringify(firstToken)} ms`);
-  console.log(`killed ${JSON.stringify(result.killed)}, stopped ${JSON.stringify(result.stopped)}`);
+  console.log(`after a killed rank ${JSON.stringify(result.killed)}, after SIGTERM ${JSON.stringify(result.stopped)}`);
   for (const fault of result.faults) console.error(fault);
 }

@@ -18,13 +18,13 @@ import { serve as startServer } from "./serve/serve.ts";
 import { help, type ModelSettings, parseModelSettings, parseServeSettings, parseTrainSettings } from "./settings.ts";
 import type { LossPoint, TrainReport } from "./train-model.ts";
 
-const usage = `A small language model on the King James Version: trained, measured, continued and served on several ranks.
+const usage = `Trains, evaluates and serves a small language model of the King James Version on several ranks.
 
-  npm run llm -- train       tokenizer, training, Hugging Face folder; continues what is there
-  npm run llm -- perplexity  loss of held-out books by position, and by how much of the text a model is given
-  npm run llm -- needle      how often a model finds a fact, by its depth and the text's length
-  npm run llm -- generate    continues a prompt
-  npm run llm -- serve       an HTTP server with OpenAI's API, and a page to try it
+  npm run llm -- train       trains a tokenizer and a model, saved in Hugging Face format; resumes an interrupted run
+  npm run llm -- perplexity  evaluates the loss on held-out books by position and by context length
+  npm run llm -- needle      evaluates how often the model retrieves a fact, by depth and text length
+  npm run llm -- generate    generates text from a prompt
+  npm run llm -- serve       runs an HTTP server with OpenAI's API and a chat page
 
 ${help}`;
 
@@ -67,7 +67,7 @@ async function train(args: readonly string[]): Promise<void> {
   const heldOut = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
   const { step, loss } = points.at(-1)!;
   console.log(
-    `${last ? "trained" : "nothing left to train"}: step ${step}, loss ${loss.toFixed(3)}, held-out ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
+    `${last ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
   );
 }
 
@@ -108,7 +108,7 @@ async function perplexity(args: readonly string[]): Promise<void> {
   }
   for (const { context, loss } of result.contexts) {
     console.log(
-      `  after ${String(context).padStart(5)} tokens, the same tokens: loss ${loss.toFixed(3)}, perplexity ${Math.exp(loss).toFixed(1)}`,
+      `  context of ${String(context).padStart(5)} tokens, same targets: loss ${loss.toFixed(3)}, perplexity ${Math.exp(loss).toFixed(1)}`,
     );
   }
 }
@@ -122,7 +122,7 @@ async function needle(args: readonly string[]): Promise<void> {
     const row = cells.filter((cell) => cell.length === length);
     const shown = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");
     const mean = row.reduce((sum, { accuracy }) => sum + accuracy, 0) / row.length;
-    const note = length > trainedLength ? ", longer than in the training" : "";
+    const note = length > trainedLength ? ", longer than in training" : "";
     console.log(`  ${String(length).padStart(5)} tokens: ${mean.toFixed(3)} (${shown}${note})`);
   }
 }
@@ -146,7 +146,7 @@ async function serve(args: readonly string[]): Promise<void> {
     onReady: () => console.log(`serving ${settings.model} on ${settings.ranks} ranks at ${server.url}`),
   });
   if (key === "" && !isLoopback(settings.host)) {
-    console.error(`${server.url} is open to everybody who reaches it: set --key`);
+    console.error(`${server.url} accepts requests from the network without a key; set --key`);
   }
   // The first signal lets texts end, the second one does not.
   abort.addEventListener("abort", () => {

@@ -72,9 +72,11 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
     );
     if (differing.length === 0) return;
     const shown = differing
-      .map((name) => `${name} ${String(found[name])} instead of ${String(config[name])}`)
+      .map((name) => `${name} ${String(found[name])}, expected ${String(config[name])}`)
       .join(", ");
-    throw new UsageError(`${folder}: expected a model of the sizes given, received ${shown}; remove it, or set --out`);
+    throw new UsageError(
+      `${folder}: the existing model does not match the options: ${shown}; remove the folder, or set --out`,
+    );
   }
   mkdirSync(join(folder, "training"), { recursive: true });
   const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), sizes.vocabulary);

@@ -101,24 +101,24 @@ interface OptionHelp {
 }
 
 const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
-  task: { fallback: "text", text: `what is learnt: ${tasks.join(", ")}` },
-  out: { fallback: "runs/llm", text: "folder of the model; a training run found there is resumed" },
+  task: { fallback: "text", text: `training task: ${tasks.join(", ")}` },
+  out: { fallback: "runs/llm", text: "model folder; training resumes from a checkpoint found there" },
   minutes: {
     fallback: 2,
-    text: "minutes of training, all runs together; 0: as many as --steps take",
+    text: "total training time over all runs, in minutes; 0: limited by --steps only",
     min: 0,
     isReal: true,
   },
-  steps: { fallback: 0, text: "steps at most; 0: as many as --minutes allow", min: 0 },
+  steps: { fallback: 0, text: "maximum number of steps; 0: limited by --minutes only", min: 0 },
   ranks: { fallback: 4, text: "number of ranks", min: 1 },
-  dp: { fallback: 1, text: "of them along dp, each with rows of its own; the others share rows", min: 1 },
-  zero: { fallback: 0, text: "stage of ZeRO over dp, 1 to 3; 0: nothing is sharded", min: 0 },
+  dp: { fallback: 1, text: "number of data-parallel ranks; the remaining ranks shard the sequence", min: 1 },
+  zero: { fallback: 0, text: "ZeRO stage over dp, 1 to 3; 0: no sharding", min: 0 },
   backend: { fallback: "ring", text: backendNames.join(", ") },
-  vocabulary: { fallback: 2048, text: "tokens of the tokenizer", min: 257 },
-  hidden: { fallback: 128, text: "features", min: 2 },
-  layers: { fallback: 4, text: "layers", min: 1 },
-  heads: { fallback: 4, text: "query heads", min: 1 },
-  kvHeads: { fallback: 2, text: "key-value heads", min: 1 },
+  vocabulary: { fallback: 2048, text: "vocabulary size of the tokenizer", min: 257 },
+  hidden: { fallback: 128, text: "hidden size", min: 2 },
+  layers: { fallback: 4, text: "number of layers", min: 1 },
+  heads: { fallback: 4, text: "number of query heads", min: 1 },
+  kvHeads: { fallback: 2, text: "number of key-value heads", min: 1 },
   length: { fallback: 512, text: "sequence length, in tokens", min: 2 },
   ropeBase: { fallback: 10_000, text: "base of the rotary embedding", min: 1, isReal: true },
   embeddingStd: { fallback: 0.02, text: "standard deviation of the initial embeddings", min: 0, isReal: true },
@@ -138,12 +138,12 @@ const needleDefaults: Partial<TrainSettings> = {
 };
 
 const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
-  model: { fallback: "runs/llm", text: "folder of the model" },
+  model: { fallback: "runs/llm", text: "model folder" },
   ranks: { fallback: 4, text: "number of ranks", min: 1 },
   backend: { fallback: "ring", text: backendNames.join(", ") },
-  out: { fallback: "", text: "output folder; default: the folder of the model" },
-  length: { fallback: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's", min: 0 },
-  trials: { fallback: 16, text: "texts of each length and depth", min: 1 },
+  out: { fallback: "", text: "output folder; default: the model folder" },
+  length: { fallback: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's maximum", min: 0 },
+  trials: { fallback: 16, text: "number of texts per length and depth", min: 1 },
   prompt: { fallback: "And it came to pass in those days, that", text: "prompt to generate from" },
   tokens: { fallback: 120, text: "tokens to generate", min: 1 },
   temperature: {
@@ -156,23 +156,37 @@ const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
 };
 
 const serveOptions: Readonly<Record<keyof ServeSettings, OptionHelp>> = {
-  model: { fallback: "runs/llm", text: "folder of the model, in Hugging Face's format" },
+  model: { fallback: "runs/llm", text: "model folder, in Hugging Face format" },
   ranks: { fallback: 2, text: "number of ranks", min: 1 },
   backend: { fallback: "ring", text: backendNames.join(", ") },
   host: { fallback: "127.0.0.1", text: "address to listen on" },
-  port: { fallback: 8000, text: "port; 0: any free one", min: 0 },
+  port: { fallback: 8000, text: "port to listen on; 0: any free port", min: 0 },
   key: { fallback: "", text: "API key, sent as Authorization: Bearer KEY; default: MOSAIC_LLM_KEY" },
   batch: { fallback: 32, text: "maximum batch size, in sequences", min: 1 },
   cacheTokens: {
     fallback: 16_384,
-    text: "size of the KV cache in tokens, over all sequences, prompts included",
+    text: "KV cache size, in tokens over all sequences, including prompts",
     min: 2,
   },
-  queue: { fallback: 128, text: "maximum queue length; further requests get 429", min: 0 },
-  maxBody: { fallback: 2 ** 20, text: "maximum size of a request body, in bytes; larger ones get 413", min: 1 },
-  deadline: { fallback: 300, text: "timeout of a request, in seconds; then it gets 504", min: 0.001, isReal: true },
-  grace: { fallback: 30, text: "seconds to finish running requests after SIGTERM", min: 0, isReal: true },
-  seed: { fallback: 0, text: "seed of the ranks; each request has its own", min: 0 },
+  queue: { fallback: 128, text: "maximum queue length; further requests receive status 429", min: 0 },
+  maxBody: {
+    fallback: 2 ** 20,
+    text: "maximum size of a request body, in bytes; larger bodies receive status 413",
+    min: 1,
+  },
+  deadline: {
+    fallback: 300,
+    text: "request timeout, in seconds; on timeout, a request receives status 504",
+    min: 0.001,
+    isReal: true,
+  },
+  grace: {
+    fallback: 30,
+    text: "time for running requests to complete after SIGTERM, in seconds",
+    min: 0,
+    isReal: true,
+  },
+  seed: { fallback: 0, text: "random seed of the ranks; requests have separate seeds", min: 0 },
 };
 
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
@@ -228,18 +242,14 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
   const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
   const rules: readonly (readonly [boolean, string, string])[] = [
     [tasks.includes(task), "--task", `one of ${tasks.join(", ")}, received "${task}"`],
-    [task === "text" || minutes === 0, "--minutes", "0 for needles, whose lengths follow from the share of --steps"],
+    [task === "text" || minutes === 0, "--minutes", "0 with --task needles, whose text lengths depend on --steps"],
     [ranks % dp === 0, "--dp", `a divisor of the ${ranks} ranks, received ${dp}`],
     [batch % dp === 0, "--batch", `a multiple of --dp, ${dp}, received ${batch}`],
     [zero <= 3, "--zero", `0 to 3, received ${zero}`],
     [heads % kvHeads === 0, "--kv-heads", `a divisor of the ${heads} heads, received ${kvHeads}`],
-    [hidden % (2 * heads) === 0, "--hidden", `a multiple of twice the heads, ${2 * heads}, received ${hidden}`],
-    [minutes > 0 || steps > 0, "--steps", "more than 0 without --minutes"],
-    [
-      backend !== "local" || ranks === dp,
-      "--backend",
-      `ring, flex or ulysses where --ranks exceeds --dp, received local`,
-    ],
+    [hidden % (2 * heads) === 0, "--hidden", `a multiple of 2 × --heads, ${2 * heads}, received ${hidden}`],
+    [minutes > 0 || steps > 0, "--steps", "a number > 0 without --minutes, received 0"],
+    [backend !== "local" || ranks === dp, "--backend", `ring, flex or ulysses if --ranks exceeds --dp, received local`],
   ];
   const broken = rules.find(([holds]) => !holds);
   if (broken) throw new UsageError(`${broken[1]}: expected ${broken[2]}`);
@@ -256,7 +266,7 @@ export function parseServeSettings(args: readonly string[]): ServeSettings {
   const settings = parse(args, serveOptions) as unknown as ServeSettings;
   if (settings.port > 65_535) throw new UsageError(`--port: expected at most 65535, received ${settings.port}`);
   if (settings.backend === "local" && settings.ranks > 1) {
-    throw new UsageError("--backend: expected ring, flex or ulysses where ranks share texts, received local");
+    throw new UsageError("--backend: expected ring, flex or ulysses if --ranks exceeds 1, received local");
   }
   return settings;
 }

@@ -94,17 +94,25 @@ test.each([
   [{ temperature: "1" }, "temperature", /expected a number ≥ 0 and ≤ 2, received "1"/],
   [{ top_p: 0 }, "top_p", /top_p: expected a number > 0 and ≤ 1, received 0/],
   [{ seed: 0.5 }, "seed", /seed: expected an integer ≥ 0, received 0.5/],
-  [{ stop: ["a", ""] }, "stop", /stop: expected a text that is not empty, or at most 4/],
-  [{ stop: ["a", "b", "c", "d", "e"] }, "stop", /at most 4 of them/],
+  [{ stop: ["a", ""] }, "stop", /stop: expected a non-empty string, or an array of at most 4/],
+  [{ stop: ["a", "b", "c", "d", "e"] }, "stop", /at most 4 non-empty strings/],
   [{ max_tokens: 0 }, "max_tokens", /max_tokens: expected an integer ≥ 1, received 0/],
-  [{ max_tokens: 1000 }, "prompt", /a text has at most 128 tokens; the prompt has \d+, and 1000 more were requested/],
-  [{ prompt: Array.from({ length: 128 }, () => 5) }, "prompt", /the prompt has 128, and 1 more is the least/],
+  [
+    { max_tokens: 1000 },
+    "prompt",
+    /the maximum context length is 128 tokens; the prompt has \d+ tokens, and 1000 more were requested/,
+  ],
+  [
+    { prompt: Array.from({ length: 128 }, () => 5) },
+    "prompt",
+    /the prompt has 128 tokens, and at least 1 more is required/,
+  ],
   [{ prompt: ["a", "b"] }, "prompt", /prompt: expected a string, or an array of token ids/],
   [{ prompt: [300] }, "prompt", /each below 300, received 300/],
   [{ prompt: null }, "prompt", /prompt: required/],
   [{ stream: "yes" }, "stream", /stream: expected true or false/],
-  [{ messages: [] }, "messages", /"messages": no field of this request/],
-  [{ prefix: "a" }, "prefix", /"prefix": no field of this request/],
+  [{ messages: [] }, "messages", /"messages": unknown field/],
+  [{ prefix: "a" }, "prefix", /"prefix": unknown field/],
 ])("%j is refused with 400", async (body, param, message) => {
   await listen();
   const response = await post({ prompt: "In the", ...body });
@@ -116,11 +124,11 @@ test.each([
 
 test.each([
   [{}, /messages: required/],
-  [{ messages: [] }, /expected an array of messages/],
-  [{ messages: [{ role: "user" }] }, /messages\[0\].content: expected a text, or parts of the type "text"/],
+  [{ messages: [] }, /expected a non-empty array of messages/],
+  [{ messages: [{ role: "user" }] }, /messages\[0\].content: expected a string, or parts of the type "text"/],
   [{ messages: [{ content: "a" }] }, /messages\[0\]: expected \{ role, content \}/],
   [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools are not supported/],
-  [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": no field of this request/],
+  [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
 ])("of a conversation %j is refused with 400", async (body, message) => {
   await listen();
   const response = await post(body, {}, "/v1/chat/completions");

@@ -12,9 +12,9 @@ test.each([
   [["--ranks", "4", "--dp", "4", "--batch", "2"], /--batch: expected a multiple of --dp, 4, received 2/],
   [["--zero", "4"], /--zero: expected 0 to 3/],
   [["--kv-heads", "3"], /--kv-heads: expected a divisor of the 4 heads/],
-  [["--hidden", "100"], /--hidden: expected a multiple of twice the heads, 8, received 100/],
-  [["--minutes", "0"], /--steps: expected more than 0 without --minutes/],
-  [["--backend", "local"], /--backend: expected ring, flex or ulysses where --ranks exceeds --dp/],
+  [["--hidden", "100"], /--hidden: expected a multiple of 2 × --heads, 8, received 100/],
+  [["--minutes", "0"], /--steps: expected a number > 0 without --minutes/],
+  [["--backend", "local"], /--backend: expected ring, flex or ulysses if --ranks exceeds --dp/],
   [["--backend", "star"], /--backend: expected one of ring, flex, ulysses, local, received "star"/],
   [["--steps", "1.5"], /--steps: expected an integer ≥ 0, received "1.5"/],
   [["--stepz", "1"], /--stepz/],
@@ -34,7 +34,7 @@ test("a folder is prepared once, and refuses other sizes", () => {
   prepareFolder(folder, sizes);
   prepareFolder(folder, sizes);
   expect(() => prepareFolder(folder, { ...sizes, layers: 7 })).toThrow(
-    /num_hidden_layers 4 instead of 7; remove it, or set --out/,
+    /num_hidden_layers 4, expected 7; remove the folder, or set --out/,
   );
   rmSync(folder, { recursive: true });
 });

@@ -25,7 +25,7 @@ export class Progress {
     if (!this.#out.isTTY && tenth === this.#lastShownTenth) return;
     this.#lastShownTenth = tenth;
     const elapsed = (performance.now() - this.#startTime) / 1000;
-    const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s to go` : "";
+    const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s remaining` : "";
     const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
     const line = `${bar} ${words}, ${elapsed.toFixed(0)} s${rest}`;
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);

@@ -51,6 +51,6 @@ test("progress is a line for each tenth where there is no terminal", () => {
   const show = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
   for (let i = 0; i <= 40; i++) show(i / 40, `step ${i}`);
   expect(lines.length).toBe(11);
-  expect(lines[5]).toMatch(/^█{10}░{10} step 20, \d+ s, about \d+ s to go\n$/);
+  expect(lines[5]).toMatch(/^█{10}░{10} step 20, \d+ s, about \d+ s remaining\n$/);
   expect(lines.at(-1)).toMatch(/step 40, \d+ s\n$/);
 });

@@ -40,31 +40,31 @@ const MAX_RANKS = 64;
 const devices = ["cpu", "cuda"] as const;
 const dtypes = ["float32", "bfloat16", "float16"] as const;
 
-export const help: string = `Exact attention over one long real sequence that no single rank holds.
+export const help: string = `Computes exact attention over one long sequence that is sharded over several ranks.
 
   npm run demo -- [options]
 
-  --tokens N       length of the sequence (48502, the whole genome; more repeats it)
-  --ranks N        processes it is cut over (4, or as many as --mesh has)
+  --tokens N       sequence length (48502, the whole genome; longer sequences repeat it)
+  --ranks N        number of processes (4, or the size of --mesh)
   --backend NAME   ${backendNames().join(", ")} (ring)
-  --mesh AxB       ranks in two dimensions (as square as fits): ${twoDimensionalBackends().join(", ")}
-  --stages N       remote stages of flex, 0 to 64 (as many as are fastest)
-  --device NAME    ${devices.join(" or ")} (cuda where there is a GPU for each rank, and NCCL; else cpu)
-  --mask MASK      who sees what: ${maskForms().join(", ")} (full)
-                   N documents of unequal length (32), causal windows or blocks of N tokens (a 16th of all)
-  --causal         short for --mask causal: each base sees itself and those before it
-  --placement NAME how the sequence is cut: ${placementNames.join(", ")}
-                   (dispatch with flex; zigzag where late tokens have more work; else contiguous)
+  --mesh AxB       two-dimensional mesh (default: as square as possible), for ${twoDimensionalBackends().join(", ")}
+  --stages N       number of remote stages of flex, 0 to 64 (default: estimated optimum)
+  --device NAME    ${devices.join(" or ")} (cuda if NCCL and one GPU per rank are available, otherwise cpu)
+  --mask MASK      attention mask: ${maskForms().join(", ")} (full)
+                   N documents of unequal lengths (32); causal windows or blocks of N tokens (1/16 of the sequence)
+  --causal         same as --mask causal
+  --placement NAME placement of the sequence: ${placementNames.join(", ")}
+                   (dispatch for flex; zigzag if later tokens attend to more keys; otherwise contiguous)
   --dtype NAME     ${dtypes.join(", ")} (float32)
-  --backward       gradients too: dq, dk, dv
-  --heads N        attention heads (2)
-  --dim N          size of a head, 1 to 256, even (64)
-  --seed N         what embedding and projections are drawn from (0)
-  --svg FILE       picture of who computed and sent what when (mosaic-quickstart.svg; "" for none)
-  --dispatch FILE  picture of each rank's load and transfers, contiguous beside the placement in use (none)
-  --predict FILE   picture of what the planner predicts for this machine beside what was measured (none)
-  --html FILE      page with the timeline, tiles, bytes by link and load, to be zoomed and filtered (none)
-  --json           one JSON object as the last line
+  --backward       also computes the gradients dq, dk, dv
+  --heads N        number of attention heads (2)
+  --dim N          head size, even, 2 to 256 (64)
+  --seed N         random seed of embedding and projections (0)
+  --svg FILE       timeline of compute and transfers by rank (mosaic-quickstart.svg; "" for none)
+  --dispatch FILE  load and transfers of each rank, contiguous compared with the chosen placement (none)
+  --predict FILE   timeline predicted by the planner for this machine, compared with the measurement (none)
+  --html FILE      interactive page with the timeline, tiles, bytes by link and load (none)
+  --json           prints one JSON object as the last line
   -h, --help       show this help`;
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
@@ -95,11 +95,11 @@ export function readSettings(args: readonly string[]): Settings | "help" {
     html: checkWritable("html", values.html),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
-    throw new UsageError("--backend auto, --predict: expected --device cpu with them, as they measure the CPU");
+    throw new UsageError("--backend auto, --predict: expected --device cpu, because they measure the CPU");
   }
   if (settings.backend !== "local" || settings.ranks === 1) return settings;
   throw new UsageError(
-    `--backend local: expected --ranks 1, as it attends to its own keys only; received ${settings.ranks}`,
+    `--backend local: expected --ranks 1, because each rank attends to its local keys only; received ${settings.ranks}`,
   );
 }
 
@@ -115,9 +115,7 @@ function readRanks(
     return dimensions ? { ranks: count, shape: dimensions.chooseShape(count, heads) } : { ranks: count };
   }
   if (!dimensions) {
-    throw new UsageError(
-      `--mesh: expected --backend ${twoDimensionalBackends().join(" or ")} with it, received ${backend}`,
-    );
+    throw new UsageError(`--mesh: expected --backend ${twoDimensionalBackends().join(" or ")}, received ${backend}`);
   }
   const shape = parseShape(mesh);
   if (!shape) {
@@ -126,24 +124,24 @@ function readRanks(
   const product = shape[0] * shape[1];
   const count = parseInteger("ranks", ranks ?? String(product), [1, MAX_RANKS]);
   if (count === product) return { ranks: count, shape };
-  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}", ${product} ranks`);
+  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}" with ${product} ranks`);
 }
 
 function readStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {
   if (stages === undefined) return {};
   if (backend === "flex") return { stages: parseInteger("stages", stages, [0, 64]) };
-  throw new UsageError(`--stages: expected --backend flex with it, received ${backend}`);
+  throw new UsageError(`--stages: expected --backend flex, received ${backend}`);
 }
 
 function readMask({ mask, causal }: { readonly mask?: string; readonly causal?: boolean }, tokens: number): MaskChoice {
   const text = mask ?? (causal ? "causal" : "full");
   if (causal && text !== "causal") {
-    throw new UsageError(`--causal: expected no --mask besides, received ${text}`);
+    throw new UsageError(`--causal: expected no other --mask, received ${text}`);
   }
   const choice = parseMask(text, tokens);
   if (choice) return choice;
   throw new UsageError(
-    `--mask: expected one of ${maskForms().join(", ")}, N from 1 to ${tokens}, the tokens; received "${text}"`,
+    `--mask: expected one of ${maskForms().join(", ")}, with N from 1 to ${tokens}, the number of tokens; received "${text}"`,
   );
 }
 
@@ -179,7 +177,7 @@ function parseInteger(name: string, text: string, [low, high]: readonly [number,
 function checkEven(name: string, value: number): number {
   if (value % 2 === 0) return value;
   throw new UsageError(
-    `--${name}: expected an even number, as rotary embedding rotates pairs of elements; received ${value}`,
+    `--${name}: expected an even number, because rotary embedding rotates pairs of elements; received ${value}`,
   );
 }
 

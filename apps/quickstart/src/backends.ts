@@ -30,7 +30,7 @@ export function planAutomatically(settings: Settings): AutoStrategy {
   if (!profile)
     throw new OptionError({
       where: "auto",
-      expected: "a machine profile; measure one with calibrate()",
+      expected: "a machine profile; measure a profile with calibrate()",
       received: "none",
     });
   let choice = automaticPlans.get(settings);

@@ -43,7 +43,7 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
     begin(`${settings.ranks} ranks attend`),
     abort,
   );
-  const single = await attendOnOneDevice(settings, begin("one device computes attention, to compare"));
+  const single = await attendOnOneDevice(settings, begin("single-device attention for comparison"));
   const verdict = await verify(
     {
       ranks: gatherResults(directory, reports, settings),
@@ -51,7 +51,7 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
       problem: await createProblem(settings),
     },
     settings,
-    begin("checking a sample against float64"),
+    begin("comparing a sample with float64"),
   );
   progress.end();
 
@@ -72,16 +72,16 @@ async function runDemo(requested: Settings, directory: string): Promise<number> 
   }
   if (settings.dispatch !== "") {
     writeFileSync(settings.dispatch, drawPlacements(settings));
-    console.log(`  picture of load and transfers, contiguous and as placed: ${settings.dispatch}`);
+    console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatch}`);
   }
   const { prediction, ...planned } = plan;
   if (settings.predict !== "" && prediction) {
     writeFileSync(settings.predict, drawComparison({ ...planned, prediction }, reports, describeRun(findings)));
-    console.log(`  picture of the prediction beside the measurement: ${settings.predict}`);
+    console.log(`  prediction and measurement: ${settings.predict}`);
   }
   if (settings.html !== "") {
     writeFileSync(settings.html, drawPage(plan, reports, describeRun(findings)));
-    console.log(`  page with the timeline, tiles, bytes by link and load: ${settings.html}`);
+    console.log(`  interactive page: ${settings.html}`);
   }
   if (settings.json) console.log(JSON.stringify(summarize(findings)));
   return verdict.failures.length === 0 ? 0 : 1;

@@ -12,7 +12,7 @@ interface MaskEntry {
 }
 
 const maskTable: Readonly<Record<MaskName, MaskEntry>> = {
-  full: { describe: () => "every query sees every key", create: () => masks.full() },
+  full: { describe: () => "no mask", create: () => masks.full() },
   causal: { describe: () => "causal", create: () => masks.causal() },
   documents: {
     size: { counts: "documents", defaultFor: (tokens) => Math.min(32, tokens) },
@@ -21,7 +21,7 @@ const maskTable: Readonly<Record<MaskName, MaskEntry>> = {
   },
   window: {
     size: { counts: "tokens", defaultFor: (tokens) => Math.ceil(tokens / 16) },
-    describe: (size) => `a causal window of ${size}`,
+    describe: (size) => `causal window of ${size}`,
     create: (_, size) => masks.slidingWindow(size),
   },
   "block-causal": {

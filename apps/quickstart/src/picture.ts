@@ -23,9 +23,9 @@ export function describeRun(result: RunResult): Caption {
   const { tokens, ranks, numHeads, dim, dtype, mask, placement, backward } = settings;
   const summary = summarize(result);
   const hidden =
-    summary.overlap === null ? "nothing was sent" : `${formatPercent(summary.overlap)} of it hidden behind compute`;
+    summary.overlap === null ? "no bytes were sent" : `${formatPercent(summary.overlap)} of it hidden behind compute`;
   return {
-    title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `cut over ${ranks} ranks`}`,
+    title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `sharded over ${ranks} ranks`}`,
     subtitle: [
       "bacteriophage λ (NC_001416.1)",
       ...describeShape(settings),
@@ -38,8 +38,8 @@ export function describeRun(result: RunResult): Caption {
     ].join(" · "),
     shardDescription: reports.map(describeShard),
     measurements: [
-      `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks together; ${hidden}.`,
-      `Peak tensor memory: ${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} of its own error against float64.`,
+      `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks; ${hidden}.`,
+      `Peak tensor memory: ${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} × the single-device error against float64.`,
     ],
   };
 }
@@ -163,8 +163,8 @@ function drawLegend(
     return sample + text(x + 20, y, shard, `font-size="13"`);
   });
   const meaning = showQueries
-    ? "Colour: the rank that owns the keys and values; lower edge: the rank that owns the queries; in transfers: the rank that owns the rows."
-    : "Colour: the rank that owns the keys and values that are attended to or sent.";
+    ? "Color: rank that owns the keys and values; lower edge: rank that owns the queries; in transfers: rank that owns the rows."
+    : "Color: rank that owns the attended or sent keys and values.";
   const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${GRAY}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
 }

@@ -107,16 +107,16 @@ export function formatReport(result: RunResult): string {
     [
       "overlap",
       summary.overlap === null
-        ? "nothing was sent"
+        ? "no bytes were sent"
         : `${formatPercent(summary.overlap)} of communication hidden behind compute`,
     ],
     [
       "peak memory",
-      `${formatBytes(summary.peakBytesPerRank)} a rank, ${formatBytes(summary.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
+      `${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device (${formatPercent(share)})`,
     ],
     [
       "wall time",
-      `${formatSeconds(summary.seconds)} on ${summary.ranks} ranks, ${formatSeconds(summary.secondsOneDevice)} on one ${summary.device === "cuda" ? "GPU" : "device with all cores"}`,
+      `${formatSeconds(summary.seconds)} on ${summary.ranks} ranks, ${formatSeconds(summary.secondsOneDevice)} on one ${summary.device === "cuda" ? "GPU" : "CPU device with all cores"}`,
     ],
     ...(summary.secondsPredicted === null ? [] : [["predicted", describePrediction(summary)] as const]),
     ...Object.entries(verdict.tensors).map(
@@ -128,12 +128,12 @@ export function formatReport(result: RunResult): string {
     ...lines.map(([name, value]) => `  ${name.padEnd(width)}${value}`),
     "",
     ...wrapText(
-      `A unit is single-device attention's own largest error against float64, measured on ${describeSample(result)}.`,
+      `A unit is the largest error of single-device attention against float64, measured on ${describeSample(result)}.`,
     ),
     "",
     ...(verdict.failures.length === 0
       ? [
-          `  ✓ as exact as one device: ${formatUnits(verdict.deviceErrorRatio)} from float64, allowed are ${formatLimits(verdict)}`,
+          `  ✓ as accurate as one device: ${formatUnits(verdict.deviceErrorRatio)} from float64, limit ${formatLimits(verdict)}`,
         ]
       : verdict.failures.map((fault) => `  ✗ ${fault}`)),
   ].join("\n");
@@ -147,16 +147,16 @@ function describePrediction({ secondsPredicted, seconds: measured }: Summary): s
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
   const formula = bytesSentClosedForm ?? bytesSentPlanned;
   if (bytesSent === formula && bytesSent === bytesSentPlanned) {
-    return `exactly ${bytesSentClosedForm === null ? "as planned" : "the closed form"}`;
+    return `${bytesSentClosedForm === null ? "as planned" : "equal to the closed form"}`;
   }
   return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
 }
 
 const placementNames: Readonly<Record<PlacementChoice, string>> = {
   contiguous: "",
-  zigzag: ", in two pieces (zigzag)",
+  zigzag: ", in two ranges (zigzag)",
   striped: ", every N-th of N ranks (striped)",
-  dispatch: ", in pieces that suit the mask (dispatch)",
+  dispatch: ", in ranges chosen for the mask (dispatch)",
 };
 
 export function describeShards({ tokens, ranks, placement }: Settings): string {
@@ -166,7 +166,7 @@ export function describeShards({ tokens, ranks, placement }: Settings): string {
 
 function describeAccuracy(accuracy: Accuracy): string {
   const { difference, roundingUnit, error } = accuracy;
-  return `${difference.toExponential(1)} at most from single-device attention = ${formatUnits(toUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(toUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
@@ -174,14 +174,16 @@ const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
 function formatLimits({ tensors }: VerificationResult): string {
   const { out, ...gradients } = tensors;
   const words = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
-  return words.length > 0 ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once a rank)` : `${out!.limit}`;
+  return words.length > 0
+    ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once per rank)`
+    : `${out!.limit}`;
 }
 
 function describeSample({ settings, verdict }: RunResult): string {
-  const keys = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all keys they see";
-  const rows = `${verdict.rows} query rows of every head over ${keys}: evenly spread ones, and those where the two differ most`;
+  const keys = settings.mask.name === "full" ? `all ${groupDigits(settings.tokens)} keys` : "all visible keys";
+  const rows = `${verdict.rows} query rows per head over ${keys}: evenly spaced rows, and the rows with the largest difference`;
   return settings.backward
-    ? `${rows}; the loss is computed from the evenly spread ones, so dk and dv are checked for every key`
+    ? `${rows}; the loss is computed from the evenly spaced rows, so dk and dv are checked for every key`
     : rows;
 }
 

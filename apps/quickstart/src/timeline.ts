@@ -84,7 +84,7 @@ function checkCount(
   { planned, done }: Record<"planned" | "done", number | undefined>,
 ): void {
   if (planned === done) return;
-  throw new Error(`rank ${rank}: expected ${what} as planned, ${planned}; received ${done}`);
+  throw new Error(`rank ${rank}: expected ${planned} ${what}, as planned; received ${done}`);
 }
 
 /** The share of communication during which the same rank computed; undefined when nothing was sent. */

@@ -141,10 +141,12 @@ function updateMaxErrors(
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
   const { roundingUnit, size, limit } = accuracy;
   const [own, apart] = [toUnits(accuracy.error, roundingUnit), toUnits(accuracy.difference, roundingUnit)];
-  const allowed = (units: number): string => `allowed are ${Number(units.toPrecision(3))}`;
+  const allowed = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
   return [
-    ...(own <= limit ? [] : [`${name} of the ranks is ${own} units from float64, ${allowed(limit)}`]),
-    ...(apart <= limit + 1 ? [] : [`${name} of the ranks is ${apart} units from one device's, ${allowed(limit + 1)}`]),
+    ...(own <= limit ? [] : [`${name} of the ranks differs from float64 by ${own} units, ${allowed(limit)}`]),
+    ...(apart <= limit + 1
+      ? []
+      : [`${name} of the ranks differs from the single device by ${apart} units, ${allowed(limit + 1)}`]),
     ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
       ? []
       : [

@@ -70,7 +70,7 @@ describe("the picture", () => {
       "#e08214",
     ]);
     expect(both).toContain("Q, K, V of all ranks");
-    expect(both).toContain("lower edge: the rank that owns the queries");
+    expect(both).toContain("lower edge: rank that owns the queries");
     expect(svg).not.toContain("lower edge");
   });
 

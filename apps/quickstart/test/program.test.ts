@@ -21,7 +21,7 @@ describe("the program", () => {
   ])("is as exact as one device: $ranks ranks, $options", async ({ ranks, options }) => {
     const svg = join(directory, "picture.svg");
     const ran = await run([...small, "--ranks", String(ranks), "--svg", svg, ...options]);
-    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as exact as one device") });
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as accurate as one device") });
     const summary = parseSummary(ran);
     expect(summary).toMatchObject({ ranks, backend: "ring", tokens: options.includes("3") ? 3 : 1001 });
     expect(summary["errorRatio"]).toBeLessThanOrEqual(2);
@@ -41,7 +41,7 @@ describe("the program", () => {
   ])("does so with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {
     const svg = join(directory, "picture.svg");
     const ran = await run([...small, "--backend", backend, "--ranks", String(ranks), "--svg", svg, ...options]);
-    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("equal to the closed form") });
     const summary = parseSummary(ran);
     expect(summary).toMatchObject({ ranks, backend, bytesSentClosedForm: summary["bytesSentPlanned"] });
     expect(summary["bytesSent"]).toBe(summary["bytesSentPlanned"]);
@@ -68,16 +68,16 @@ describe("the program", () => {
       const [svg, load] = [join(directory, "picture.svg"), join(directory, "load.svg")];
       const args = ["--backend", backend, "--mask", mask, "--ranks", String(ranks), ...options];
       const ran = await run([...small, ...args, "--backward", "--svg", svg, "--dispatch", load]);
-      expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("exactly the closed form") });
+      expect(ran).toMatchObject({ code: 0, stdout: expect.stringContaining("equal to the closed form") });
       const summary = parseSummary(ran);
       expect(summary).toMatchObject({ backend, mask, placement: placed, bytesSent: summary["bytesSentPlanned"] });
       expect(summary["errorRatio"]).toBeLessThanOrEqual(3);
       expect(readFileSync(svg, "utf8")).toContain(`>rank ${ranks - 1}<`);
       const drawn = readFileSync(load, "utf8");
-      for (const words of ["before: contiguous", `after: ${placed}`, "transfers per pair"])
+      for (const words of ["before: contiguous", `after: ${placed}`, "transfers per rank pair"])
         expect(drawn).toContain(words);
       // What ranks receive, forward: in backward of flex as much again, and as many gradients.
-      const received = /received by all [\d.]+ \w+ → ([\d.]+) kB/.exec(drawn)![1];
+      const received = /received by all ranks [\d.]+ \w+ → ([\d.]+) kB/.exec(drawn)![1];
       if (backend === "flex") expect(Number(summary["bytesSent"]) / 3000).toBeCloseTo(Number(received), 0);
     },
   );
@@ -131,7 +131,7 @@ describe("the program", () => {
     const shape = ["--tokens", "150", "--dtype", "bfloat16", "--backward", "--causal"];
     const args = [...small, ...shape, "--ranks", String(ranks), "--backend", backend, "--device", "cuda", "--svg", ""];
     const ran = await run(args, env);
-    expect(ran).toMatchObject({ code: 0, stdout: expect.stringMatching(/, on GPUs[^]*✓ as exact as one device/) });
+    expect(ran).toMatchObject({ code: 0, stdout: expect.stringMatching(/, on GPUs[^]*✓ as accurate as one device/) });
     const summary = parseSummary(ran);
     expect(summary).toMatchObject({ device: "cuda", bytesSent: summary["bytesSentClosedForm"] });
     expect(summary["bytesSent"]).toBeGreaterThanOrEqual(ranks - 1);
@@ -146,8 +146,8 @@ describe("the program", () => {
     const before = readdirSync(tmpdir());
     const { code, stdout, stderr } = await run([...small.slice(0, -1), "--ranks", "2", "--svg", ""]);
     expect(code).toBe(0);
-    expect(stderr).toMatch(/ 50 % .*2 ranks attend[^]*100 % .*2 ranks attend[^]*100 % .*one device[^]*float64/);
-    expect(stdout).toMatch(/bytes moved .*exactly the closed form/);
+    expect(stderr).toMatch(/ 50 % .*2 ranks attend[^]*100 % .*2 ranks attend[^]*100 % .*single-device[^]*float64/);
+    expect(stdout).toMatch(/bytes moved .*equal to the closed form/);
     expect(stdout).not.toContain("%  2 ranks attend");
     const left = readdirSync(tmpdir()).filter(
       (name) => name.startsWith("mosaic-quickstart-") && !before.includes(name),
@@ -158,14 +158,14 @@ describe("the program", () => {
 
   it.each([
     ["ranks attend", 143, /cancelled/],
-    ["one device computes attention", 130, /one device/],
-    ["checking a sample against float64", 130, /float64/],
+    ["single-device attention", 130, /single-device/],
+    ["comparing a sample with float64", 130, /float64/],
   ])("ends at Ctrl-C during: %s, and leaves nothing behind", async (moment, code, words) => {
     const temporary = mkdtempSync(join(directory, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
     const ran = await run(args, { TMPDIR: temporary }, moment);
     expect(ran).toMatchObject({ code, stderr: expect.stringMatching(words) });
-    expect(ran.stdout).not.toContain("as exact as");
+    expect(ran.stdout).not.toContain("as accurate as");
     expect(readdirSync(temporary).filter((name) => name.startsWith("mosaic-quickstart-"))).toEqual([]);
   });
 

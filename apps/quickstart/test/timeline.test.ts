@@ -62,7 +62,7 @@ describe("the timeline", () => {
     ]);
     expect(() =>
       createTimeline([report(0, events)], script([tile(0), tile(0, true), tile(1, true), tile(2, true)])),
-    ).toThrow(/expected attention events as planned, 4; received 5/);
+    ).toThrow(/expected 4 attention events, as planned; received 5/);
   });
 
   it("reports what a batch of messages takes, however those of several senders mix", () => {
@@ -81,11 +81,13 @@ describe("the timeline", () => {
   it("rejects a rank that did not do what its script states", () => {
     const done = (...events: readonly TraceEvent[]) =>
       createTimeline([report(0, events)], script([tile(0)], [sending(0)]));
-    expect(() => done()).toThrow("rank 0: expected attention events as planned, 1; received 0");
+    expect(() => done()).toThrow("rank 0: expected 1 attention events, as planned; received 0");
     expect(() => done(attend(10, 11), send(10, 11, 9))).toThrow(
-      "expected bytes in a batch of ring(sp) as planned, 8; received 9",
+      "expected 8 bytes in a batch of ring(sp), as planned; received 9",
     );
-    expect(() => done(attend(10, 11), send(10, 11), send(11, 12))).toThrow("as planned, undefined; received 8");
+    expect(() => done(attend(10, 11), send(10, 11), send(11, 12))).toThrow(
+      "expected undefined bytes in a batch of ring(sp), as planned; received 8",
+    );
   });
 });
 

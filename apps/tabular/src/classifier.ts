@@ -121,9 +121,9 @@ export class TabularClassifier implements Disposable {
     if (this.#known) return this.#known;
     throw new MosaicError({
       where: `TabularClassifier.${method}`,
-      expected: "a classifier that has rows with known classes",
-      received: "one that has none",
-      remedy: "await classifier.fit(x, y) first",
+      expected: "a fitted classifier",
+      received: "a classifier that was not fitted",
+      remedy: "call and await classifier.fit(x, y) first",
     });
   }
 }
@@ -148,7 +148,7 @@ function checkRows(where: string, x: Rows, columns?: number): number {
     if (cells?.length !== width || width === 0) {
       throw new MosaicError({
         where: `${where}: x, row ${row}`,
-        expected: `${width || "at least 1"} columns, as ${columns === undefined ? "the first row" : "fit was given"}`,
+        expected: `${width || "at least 1"} columns, as in ${columns === undefined ? "the first row" : "fit"}`,
         received: cells?.length === undefined ? formatValue(cells) : String(cells.length),
       });
     }
@@ -160,7 +160,7 @@ function checkRows(where: string, x: Rows, columns?: number): number {
         expected: "a finite number",
         received: formatValue(cell),
         remedy:
-          "put a number into missing cells, such as the column's median, or leave the row out; name categories by numbers",
+          "fill missing cells with a number, such as the column's median, or omit the row; encode categories as numbers",
       });
     }
   }
@@ -171,7 +171,7 @@ function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pic
   if (!Array.isArray(y) || y.length !== rows) {
     throw new MosaicError({
       where: `${where}: y`,
-      expected: `the classes of ${rows} rows`,
+      expected: `an array of ${rows} classes, one per row`,
       received: Array.isArray(y) ? `${y.length}` : formatValue(y),
     });
   }
@@ -180,9 +180,9 @@ function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pic
     if (!isName || typeof name !== typeof y[0]) {
       throw new MosaicError({
         where: `${where}: y, row ${row}`,
-        expected: "a string, a number or a boolean, and of one type in all rows",
+        expected: "a string, a number or a boolean, of the same type in all rows",
         received: row === 0 || !isName ? formatValue(name) : `${formatValue(name)} after ${formatValue(y[0])}`,
-        remedy: "leave rows without a class to predictProba",
+        remedy: "pass rows without a class to predictProba",
       });
     }
   }

@@ -57,7 +57,7 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
           missingColumn === "its class"
             ? "no class"
             : `${JSON.stringify(record[missingColumn]) ?? "nothing"} in ${missingColumn}`,
-        remedy: 'complete the row, or leave such rows out with missing: "drop"',
+        remedy: 'complete the row, or drop incomplete rows with missing: "drop"',
       });
     }
   }

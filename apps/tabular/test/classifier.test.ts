@@ -96,21 +96,29 @@ describe("TabularClassifier", () => {
   });
 
   it.each<[string, (classifier: TabularClassifier) => Promise<unknown>, RegExp]>([
-    ["rows before fit", (c) => c.predictProba(others), /predictProba: expected .* known classes.*fit\(x, y\) first/],
+    ["rows before fit", (c) => c.predictProba(others), /predictProba: expected a fitted classifier.*fit\(x, y\) first/],
     ["no rows", (c) => c.fit([], []), /fit: expected x, an array of at least one row/],
     [
       "a missing cell",
       (c) => c.fit([[1, Number.NaN]], ["a"]),
-      /x, row 0, column 1: expected a finite number, received NaN; put a/,
+      /x, row 0, column 1: expected a finite number, received NaN; fill missing/,
     ],
     [
       "rows of two lengths",
       (c) => c.fit([[1, 2], [3]], ["a", "b"]),
-      /x, row 1: expected 2 columns, as the first row, received 1/,
+      /x, row 1: expected 2 columns, as in the first row, received 1/,
     ],
-    ["too few classes for the rows", (c) => c.fit(known, ["a"]), /y: expected the classes of 57 rows, received 1/],
+    [
+      "too few classes for the rows",
+      (c) => c.fit(known, ["a"]),
+      /y: expected an array of 57 classes, one per row, received 1/,
+    ],
     ["a row without a class", (c) => c.fit([[1], [2]], ["a", null as never]), /y, row 1: expected .* received null/],
-    ["numbers among strings", (c) => c.fit([[1], [2]], ["a", 1]), /y, row 1: .* of one type .* received 1 after "a"/],
+    [
+      "numbers among strings",
+      (c) => c.fit([[1], [2]], ["a", 1]),
+      /y, row 1: .* of the same type .* received 1 after "a"/,
+    ],
     [
       "one class",
       (c) => c.fit([[1], [2]], [7, 7]),

@@ -87,7 +87,7 @@ function checkCompatible(device: DeviceName, collectives: CollectivesName): void
     where: "init: collectives",
     expected: `${quoteNames(partners).replace(",", " or")} with device "${device}"`,
     received: `"${collectives}"`,
-    remedy: "omit both, or set only one; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
+    remedy: "omit both options, or set only one of them; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
   });
 }
 
@@ -167,8 +167,8 @@ export async function detectOn(system: DetectionSystem, options: DetectOptions):
   if (why === undefined) return on("cuda");
   const onCpu = on("cpu");
   if (!hasGpu(system)) return onCpu;
-  const how = "To run there on purpose, set MOSAIC_DEVICE=cpu";
-  return { ...onCpu, warning: `There is an NVIDIA GPU, but this runs on the CPU: ${why}. ${how}` };
+  const how = "To run on the CPU without this warning, set MOSAIC_DEVICE=cpu";
+  return { ...onCpu, warning: `An NVIDIA GPU is present, but this process runs on the CPU: ${why}. ${how}` };
 }
 
 function spansHosts({ env }: DetectionSystem, { worldSize, localRanks }: DetectOptions): boolean {

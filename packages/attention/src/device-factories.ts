@@ -42,10 +42,7 @@ export function importNccl(): Promise<NcclPackage> {
 
 /** @mosaic/collectives-ucx, which need not be installed. */
 function importUcx(): Promise<UcxPackage> {
-  return importOptional<UcxPackage>(
-    "@mosaic/collectives-ucx",
-    'init: collectives "ucx", which connect CPUs of several hosts',
-  );
+  return importOptional<UcxPackage>("@mosaic/collectives-ucx", 'init: collectives "ucx", for CPUs of several hosts');
 }
 
 const deviceFactories = {
@@ -125,7 +122,7 @@ function getFactory<T>(where: string, name: string, choices: Readonly<Record<str
   if (Object.hasOwn(choices, name)) return choices[name]!;
   throw new OptionError({
     where,
-    expected: `${quoteNames(Object.keys(choices))} or a value of your own`,
+    expected: `${quoteNames(Object.keys(choices))} or a custom object`,
     received: JSON.stringify(name),
   });
 }
@@ -189,7 +186,7 @@ export function gpuIndex({ rank, ranks }: LocalRank, gpus: number, isShared: boo
   throw new OptionError({
     where: 'init: device "cuda"',
     expected: `a GPU for each of the ${ranks} ranks on this host`,
-    received: `${gpus} visible`,
+    received: `${gpus} visible GPUs`,
     remedy:
       "start one rank per GPU (mosaic-run --nproc-per-node gpu), check CUDA_VISIBLE_DEVICES, or share GPUs with MOSAIC_SHARE_GPUS=1",
   });

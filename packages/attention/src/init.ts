@@ -31,7 +31,7 @@ export const initOptions = defineOptions("init", {
    * MOSAIC_DEVICE, else what the collectives serve, else what `detect` finds.
    */
   device: option.either(option.oneOf(deviceNames), coreOptions.fields.device, {
-    expected: `${quoteNames(deviceNames)} or a value of your own`,
+    expected: `${quoteNames(deviceNames)} or a custom object`,
     optional: true,
   }),
   /**
@@ -39,7 +39,7 @@ export const initOptions = defineOptions("init", {
    * on as many hosts as there are.
    */
   collectives: option.either(option.oneOf(collectivesNames), coreOptions.fields.collectives, {
-    expected: `${quoteNames(collectivesNames)} or a value of your own`,
+    expected: `${quoteNames(collectivesNames)} or a custom object`,
     optional: true,
   }),
 });

@@ -167,7 +167,9 @@ describe("init", () => {
   it("warns once where a GPU lies idle, from the first rank of a host", async () => {
     const broken = { MOSAIC_EMULATED_INIT: "803" };
     const reported = await initWith(broken);
-    expect(reported).toMatch(/^MosaicWarning\nMOSAIC_GPU_IDLE\nThere is .* on the CPU: the CUDA driver cannot start/m);
+    expect(reported).toMatch(
+      /^MosaicWarning\nMOSAIC_GPU_IDLE\nAn NVIDIA GPU is .* on the CPU: the CUDA driver cannot be initialized/m,
+    );
     expect(reported.match(/MosaicWarning/g)).toHaveLength(1);
     expect(reported.match(/cpu0/g)).toHaveLength(2);
     expect(await initWith({ ...broken, LOCAL_RANK: "1" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
@@ -208,7 +210,7 @@ describe("init", () => {
     const url = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
     const register = url(`import { register } from "node:module"; register(${JSON.stringify(url(hooks))});`);
     expect(await initWith(elsewhere, "{}", ["--import", register])).toBe(
-      'OptionError\ninit: collectives "ucx", which connect CPUs of several hosts: expected the package ' +
+      'OptionError\ninit: collectives "ucx", for CPUs of several hosts: expected the package ' +
         "@mosaic/collectives-ucx, received none; run npm install @mosaic/collectives-ucx",
     );
   });

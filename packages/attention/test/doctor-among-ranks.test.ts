@@ -46,11 +46,11 @@ describe("hosts of a job", () => {
   it("that fit together are one line each, and two matrices", () => {
     expect(
       report(),
-    ).toBe(`✓ hosts     n0: host-0, 10.0.0.0, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
-✓           n1: host-1, 10.0.0.1, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
-✓           n2: host-2, 10.0.0.2, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 of eth0
-✓ versions  Node, Mosaic, UCX and instruction sets agree
-✓ names     all names of hosts resolve to their addresses
+    ).toBe(`✓ hosts     n0: host-0, 10.0.0.0, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
+✓           n1: host-1, 10.0.0.1, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
+✓           n2: host-2, 10.0.0.2, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
+✓ versions  Node, Mosaic, UCX and instruction sets match
+✓ names     all hostnames resolve to the addresses of their hosts
 ✓ clocks    clock offset of n1 from n0: +0.2 ms ± 1.1 ms
 ✓           clock offset of n2 from n0: +0.2 ms ± 1.1 ms
 ✓ MTU       1500 on all hosts
@@ -123,7 +123,7 @@ the hosts fit`);
     [
       "a connection that carries nothing",
       { measured: { sockets: [{ phase: "ping", reason: "timed out after 5 s" }, null, link] } },
-      /✗ +n1 → n0: 10\.0\.0\.0:4000 is connected, but nothing arrives/,
+      /✗ +n1 → n0: connected to 10\.0\.0\.0:4000, but no data arrives/,
     ],
     [
       "packets that are lost if large",
@@ -133,7 +133,7 @@ the hosts fit`);
     [
       "a slow way out",
       { measured: { sockets: [slow, null, slow] } },
-      /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000\n +→ compare ethtool/,
+      /· +n1 → n0: 100 MB\/s, the median of all pairs is 1000\n +→ run ethtool/,
     ],
     [
       "a long way out",

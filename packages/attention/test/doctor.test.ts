@@ -78,7 +78,7 @@ describe("what is wrong, with what to do", () => {
       { answers: { ranks: oldAddon } },
       /✗ +cannot load the native CPU .*\n.*→ reason: GLIBC_2/,
     ],
-    ["a processor that miscalculates", { answers: { ranks: { value: 11 } } }, /✗ .*computed 11, not 12/],
+    ["a processor that miscalculates", { answers: { ranks: { value: 11 } } }, /✗ .*returned 11, expected 12/],
     [
       "versions that differ",
       { version: (name) => (name.endsWith("nn") ? "0.2.0" : "0.1.0") },
@@ -96,7 +96,11 @@ describe("what is wrong, with what to do", () => {
       /✗ GPUs +0: NVIDIA H200.*: it is too old\n.*→ .*CUDA_VISIBLE/,
     ],
     ["a GPU that fails", { answers: { ...h200s(1), gpus: noDriver } }, /✗ +no CUDA driver/],
-    ["a GPU that miscalculates", { answers: { ...h200s(2), gpus: { value: [6, 7] } } }, /✗ +GPU 1 computed 7, not 6/],
+    [
+      "a GPU that miscalculates",
+      { answers: { ...h200s(2), gpus: { value: [6, 7] } } },
+      /✗ +the test matmul on GPU 1 returned 7, expected 6/,
+    ],
     ["several GPUs without NCCL", { answers: h200s(2) }, /✗ NCCL +nccl: .*received none\n.*→ install NCCL 2\.18/],
     [
       "a tiny /dev/shm between GPUs",
@@ -106,7 +110,7 @@ describe("what is wrong, with what to do", () => {
     [
       "half of a rank's environment",
       { env: { RANK: "0" } },
-      /✗ job +environment variable WORLD_SIZE: expected an integer, as RANK is set/,
+      /✗ job +environment variable WORLD_SIZE: expected an integer, because RANK is set/,
     ],
     [
       "a device that does not exist",
@@ -133,11 +137,15 @@ describe("what is wrong, with what to do", () => {
       { files: { "/sys/fs/cgroup/job/cpu.max": "150000 100000\n" } },
       /1\.5 pro.*\n.*THREADS=1/,
     ],
-    ["a container's memory", { files: { "/sys/fs/cgroup/memory.max": "1000000000\n" } }, /· memory .*may use 1\.0 GB/],
+    [
+      "a container's memory",
+      { files: { "/sys/fs/cgroup/memory.max": "1000000000\n" } },
+      /· memory .*limited to 1\.0 GB/,
+    ],
     [
       "a container's memory, the old way",
       { files: { "/proc/self/cgroup": "4:memory:/d\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes": "500000000\n" } },
-      /· memory .*may use 0\.5 GB/,
+      /· memory .*limited to 0\.5 GB/,
     ],
     ["no AVX2", { answers: { cpu: { value: { isa: "scalar", supported: ["scalar"], threads: 1 } } } }, /· +no AVX2/],
     [
@@ -167,7 +175,7 @@ describe("what is wrong, with what to do", () => {
     [
       "tasks that are no ranks",
       { env: onSlurm },
-      /✓ job +SLURM job 7, but this process is not one of its ranks\n· +SLURM has several tasks for this job/,
+      /✓ job +SLURM job 7, but this process is not one of its ranks\n· +the SLURM job has several tasks/,
     ],
     [
       "more ranks than GPUs",
@@ -253,7 +261,7 @@ describe("mosaic-doctor", () => {
     expect(await doctor(["-V"])).toEqual({ code: 0, output: `${manifest.version}\n` });
     expect(await doctor(["--hosts"])).toEqual({
       code: 2,
-      output: expect.stringMatching(/--hosts needs a job: npx mosaic-run/),
+      output: expect.stringMatching(/--hosts requires a job: run npx mosaic-run/),
     });
     expect(await doctor(["--jsno"])).toEqual({ code: 2, output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/) });
   });

@@ -404,9 +404,9 @@ export class PassPlan {
     if (place === undefined) {
       throw new OptionError({
         where: `flex(${axis}): keys`,
-        expected: `a coordinate with ${axis}`,
+        expected: `a coordinate that includes the axis ${axis}`,
         received: JSON.stringify(at),
-        remedy: `use ${axis} in one backend only`,
+        remedy: `use the axis ${axis} in one backend only`,
       });
     }
     const group = this.#plan.membersAt(at);

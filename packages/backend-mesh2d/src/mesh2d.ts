@@ -58,7 +58,10 @@ export const mesh2dOptions = defineOptions("mesh2d", {
    */
   computeToTransfer: option.number({ above: 0, expected: "a ratio > 0", default: 1 }),
   /** The time that a byte takes along a row and along a column, in any one unit. Default [1, 1]. */
-  links: option.pair(option.number({ above: 0 }), { expected: "two times > 0, [row, column]", default: [1, 1] }),
+  links: option.pair(option.number({ above: 0 }), {
+    expected: "two transfer times > 0, [row, column]",
+    default: [1, 1],
+  }),
   /** Rows of a kernel call that runs at half the speed of large ones; the default fits CPUs. Default 24. */
   halfSpeedRows: option.number({ min: 0, expected: "a number of rows ≥ 0", default: 24 }),
 });
@@ -69,7 +72,7 @@ export type Mesh2DOptions = OptionsOf<typeof mesh2dOptions>;
 function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): string {
   const { axis, shape, schedule, channels, inner, computeToTransfer, links, halfSpeedRows } = options;
   const parts = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
-  if (schedule !== "fused") parts.push(`channels ${channels}`, `compute to transfer ${computeToTransfer}`);
+  if (schedule !== "fused") parts.push(`channels ${channels}`, `compute-to-transfer ratio ${computeToTransfer}`);
   if (schedule !== "fused") parts.push(`links ${links.join(":")}`);
   if (schedule === "auto") parts.push(`half-speed rows ${halfSpeedRows}`);
   if (inner && inner.name !== "local") parts.push(describeBackend(inner));
@@ -83,7 +86,7 @@ function checkInner(where: string, inner: AttentionBackend): void {
     where,
     expected: "an inner backend without communication, such as local()",
     received: `${inner.name} along ${inner.axes.join(", ")}`,
-    remedy: "swap the nesting: pass mesh2d as the inner backend of the other",
+    remedy: "swap the nesting: pass mesh2d as the inner backend of that backend",
   });
 }
 
@@ -92,9 +95,9 @@ export function checkGrid(where: string, { rows, columns }: Grid, size: number):
   if (rows * columns === size) return;
   throw new OptionError({
     where,
-    expected: `a shape of ${size} ranks`,
-    received: `[${rows}, ${columns}], ${rows * columns}`,
-    remedy: "choose rows · columns equal to the length of the axis",
+    expected: `a grid of ${size} ranks`,
+    received: `[${rows}, ${columns}], ${rows * columns} ranks`,
+    remedy: "choose rows and columns such that rows · columns is the length of the axis",
   });
 }
 
@@ -250,7 +253,7 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
       where: this.#pass.label,
       expected: callCoordinate ? `keys from ${JSON.stringify(callCoordinate)}` : "no further keys",
       received: `keys from ${JSON.stringify(from)}`,
-      remedy: "pass blockwise the coordinates of all parts, in the order of the calls",
+      remedy: "pass the coordinates of all parts to blockwise, in call order",
     });
   }
 

@@ -13,7 +13,7 @@ test("a shape of other many ranks", async () => {
     const call = { q: x, at: ctx.mesh.coordinate, scale: 1, mask: [], queries: layout, keys: layout };
     const state = { out: x, lse: ctx.device.empty([1, 2, 5], "float32") };
     const backend = mesh2d({ shape: [2, 3] });
-    const message = `mesh2d(sp), rank ${ctx.rank}: expected a shape of 2 ranks, received [2, 3], 6`;
+    const message = `mesh2d(sp), rank ${ctx.rank}: expected a grid of 2 ranks, received [2, 3], 6 ranks`;
     expect(() => backend.attend(ctx, call, state, { k: x, v: x, from: call.at })).toThrow(message);
     expect(() => backend.check!(ctx)).toThrow(message);
     expect(ctx.world.traffic().messagesSent).toBe(0);
@@ -53,7 +53,9 @@ test("options that no mesh could make right", () => {
   expect(() => mesh2d({ schedule: "fast" as "fused" })).toThrow(/"auto", "fused" or "overlapped", received "fast"/);
   expect(() => mesh2d({ channels: 3 as 2 })).toThrow(/channels: expected 1 or 2, received 3/);
   expect(() => mesh2d({ computeToTransfer: 0 })).toThrow(/a ratio > 0/);
-  expect(() => mesh2d({ links: [1, 0] })).toThrow(/links: expected two times > 0, \[row, column\], received \[1,0\]/);
+  expect(() => mesh2d({ links: [1, 0] })).toThrow(
+    /links: expected two transfer times > 0, \[row, column\], received \[1,0\]/,
+  );
   expect(() => mesh2d({ halfSpeedRows: -1 })).toThrow(/a number of rows ≥ 0, received -1/);
   expect(() => mesh2d({ rows: 2 } as object)).toThrow(OptionError);
 });

@@ -57,7 +57,7 @@ describe.each(Object.entries(modules))("%s", (_, run) => {
   test("a grid that does not fit, or no grid at all, is rejected on every rank before anything is sent", async () => {
     await onWorld(makeWorld, { size: 6 }, async (ctx) => {
       const wrong: [Options, string][] = [
-        [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a shape of 6 ranks`],
+        [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a grid of 6 ranks`],
         [{ backend: "mesh2d", meshShape: [6, 0] }, "two integers > 0, [rows, columns], received [6,0]"],
         [{ backend: "mesh2d", meshShape: 6 as never }, "[rows, columns], received 6"],
         [

@@ -28,5 +28,5 @@ test("options that differ between ranks are named", async () => {
   expect(message).toContain("rank 1 at call #1 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");
   const other = await disagreement([mesh2d({ schedule: "fused" }), mesh2d({ schedule: "overlapped", channels: 2 })]);
   expect(other).toContain("by mesh2d(sp, schedule fused): ");
-  expect(other).toContain("by mesh2d(sp, schedule overlapped, channels 2, compute to transfer 1, links 1:1): ");
+  expect(other).toContain("by mesh2d(sp, schedule overlapped, channels 2, compute-to-transfer ratio 1, links 1:1): ");
 });

@@ -33,7 +33,7 @@ let cachedAddon: LocalAddon | undefined;
 function loadTransport(): LocalAddon {
   cachedAddon ??= loadAddon<LocalAddon>({
     packageName: "@mosaic/collectives-local",
-    description: "the transport over shared memory",
+    description: "the shared-memory transport",
     path,
     protocol: 2, // `kProtocol` in native/addon.cc
     requirements: "g++ and CMake",
@@ -96,7 +96,7 @@ function checkHost(size: number): void {
     where: "local collectives",
     expected: "all ranks on this host",
     received: `${localSize} of ${size} ranks`,
-    remedy: "start all ranks on one host, or use collectives that span hosts, as @mosaic/collectives-ucx does",
+    remedy: "start all ranks on one host, or use collectives that span hosts, such as @mosaic/collectives-ucx",
   });
 }
 

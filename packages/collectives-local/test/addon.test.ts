@@ -13,7 +13,5 @@ test("without its addon the package reports what may be wrong and what to do", a
   using device = new TestDevice();
   const connecting = local({ name: "nobody" }).connect({ device, rank: 0, size: 2 });
   await expect(connecting).rejects.toThrow(AddonLoadError);
-  await expect(connecting).rejects.toThrow(
-    /cannot load the transport over shared memory.*npm run build.*g\+\+ and CMake/s,
-  );
+  await expect(connecting).rejects.toThrow(/cannot load the shared-memory transport.*npm run build.*g\+\+ and CMake/s);
 });

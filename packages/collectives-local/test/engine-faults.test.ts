@@ -67,7 +67,7 @@ test("colors that are not one for each rank of their frame end the control plane
   const error = await split({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
   expect((error as Error).message).toContain(
-    "invalid frame from the agent: expected one color for each rank, received 1",
+    "invalid frame from the agent: expected one color per rank, received 1 colors",
   );
 });
 
@@ -75,7 +75,7 @@ test("a rank of another size than its world", async () => {
   using device = new TestDevice();
   const connecting = connectRank({ device, rank: 0, size: 3, openTransport, control: inProcessControl(1) });
   await expect(connecting).rejects.toThrow(CollectiveMismatchError);
-  await expect(connecting).rejects.toThrow(/rank 0: expected a world of 3 ranks, received one of 1; /);
+  await expect(connecting).rejects.toThrow(/rank 0: expected a world of 3 ranks, received a world of 1 ranks; /);
   const beyond = connectRank({ device, rank: 2, size: 3, openTransport, control: inProcessControl(1) });
   await expect(beyond).rejects.toThrow(MosaicError);
 });

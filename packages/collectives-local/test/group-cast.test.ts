@@ -228,7 +228,7 @@ test("drawn plans, right and wrong: what is rejected is what may not be, before 
       for (const work of works) work.wait();
       outcomes.accepted++;
     } else {
-      expect(() => call(0)).toThrow(/plan\.ranges\(0, 1\)|by the plan/);
+      expect(() => call(0)).toThrow(/plan\.ranges\(0, 1\)|as in the plan/);
       expect(messages.length).toBe(posting);
       outcomes.refused++;
     }

@@ -65,7 +65,7 @@ test("ranks whose kernels round differently are rejected, with the variable that
   const open = (of: (rank: number) => string) =>
     world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: of(rank) }) });
   await expect(open((rank) => sets[rank]!)).rejects.toThrow(
-    /rank [0-2]: expected kernels of one instruction set on all ranks, received avx\d+ here and for avx\d+ on rank [0-2]; set MOSAIC_ISA/,
+    /rank [0-2]: expected the same instruction set on all ranks, received avx\d+ on this rank and avx\d+ on rank [0-2]; set MOSAIC_ISA/,
   );
   for (const ctx of await open(() => "avx2")) await ctx.close();
 });

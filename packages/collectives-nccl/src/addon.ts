@@ -38,7 +38,7 @@ let cachedAddon: NcclAddon | undefined;
 function loadTransport(): NcclAddon {
   cachedAddon ??= loadAddon<NcclAddon>({
     packageName: "@mosaic/collectives-nccl",
-    description: "the transport over NCCL",
+    description: "the NCCL transport",
     path: addonPath,
     protocol: 3, // `kProtocol` in native/addon.cc
     requirements: "g++ and CMake",

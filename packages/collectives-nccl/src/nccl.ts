@@ -85,7 +85,7 @@ function checkDevice(device: Device): void {
     where: "nccl collectives",
     expected: "a device of type cuda",
     received: device.type,
-    remedy: 'use local() of "@mosaic/collectives-local" for ranks on CPUs',
+    remedy: 'use local() from "@mosaic/collectives-local" for ranks on CPUs',
   });
 }
 
@@ -144,7 +144,7 @@ export interface NcclWorldOptions extends WorldOptions {
  */
 export async function world(size: number, worldOptions: NcclWorldOptions): Promise<readonly Context[]> {
   const isSize = Number.isSafeInteger(size) && size >= 1;
-  expectValue("world", isSize, "a number of ranks, an integer ≥ 1", size);
+  expectValue("world", isSize, "an integer number of ranks ≥ 1", size);
   const isOptions = typeof worldOptions === "object" && worldOptions !== null;
   expectValue("world", isOptions, "an options object, { device }", worldOptions);
   const { nccl, ...options } = worldOptions;

@@ -40,14 +40,14 @@ const failureCases: readonly FailureCase[] = [
     env: { MOSAIC_NCCL_LIBRARY: "libdl.so.2" },
     code: open,
     name: "DeviceError",
-    message: /received libdl\.so\.2, which has no ncclGetVersion; install NCCL/,
+    message: /received libdl\.so\.2 without the symbol ncclGetVersion; install NCCL/,
   },
   {
     what: "too old an NCCL",
     env: { MOSAIC_EMULATED_NCCL_VERSION: "21605" },
     code: "ncclSystem()",
     name: "DeviceError",
-    message: /received .*libnccl_emulated\.so of version 2\.16\.5, too old; install NCCL 2\.18 or newer/,
+    message: /received .*libnccl_emulated\.so version 2\.16\.5, which is too old; install NCCL 2\.18 or newer/,
   },
   {
     what: "an NCCL that never connects the ranks",
@@ -55,7 +55,7 @@ const failureCases: readonly FailureCase[] = [
     code: open,
     name: "CollectiveTimeoutError",
     message:
-      /^connect: rank [01]: nccl timed out after 1 s, connecting the ranks; NCCL_DEBUG=INFO shows what it tries; between hosts, nccl\(\{ network \}\) names a network that they share$/,
+      /^connect: rank [01]: nccl timed out after 1 s while connecting the ranks; set NCCL_DEBUG=INFO for details; between hosts, select a shared network with nccl\(\{ network \}\)$/,
   },
   {
     what: "an interface that there is not",
@@ -63,7 +63,7 @@ const failureCases: readonly FailureCase[] = [
     code: open,
     name: "DeviceError",
     message:
-      /NCCL: invalid usage \(ncclInvalidUsage\).*; NCCL_SOCKET_IFNAME, or nccl\(\{ network \}\), must name an interface/,
+      /NCCL: invalid usage \(ncclInvalidUsage\).*; set NCCL_SOCKET_IFNAME or nccl\(\{ network \}\) to an interface of this host/,
   },
   {
     what: "an asynchronous error",
@@ -85,7 +85,7 @@ const failureCases: readonly FailureCase[] = [
     env: { MOSAIC_EMULATED_NCCL_HANG: "5" },
     code: use,
     name: "CollectiveTimeoutError",
-    message: /timed out after 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in it, too/,
+    message: /timed out after 1 s: rank [01] waits in allReduce #2 \(world\); rank [01] waits in the same call/,
   },
   {
     what: "a split that never completes",

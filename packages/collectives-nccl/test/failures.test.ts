@@ -130,6 +130,6 @@ test("ranks in one collective are at the same, however many sendRecv each has ca
   const { name, message } = (await xs[0]!.read().catch((error: unknown) => error)) as Error;
   expect(name).toBe("CollectiveTimeoutError");
   expect(message).toMatch(/^timed out after 0\.5 s: rank [02] waits in allReduce #[12] \(world\); /);
-  expect(message).toMatch(/; rank [02] waits in it, too/);
+  expect(message).toMatch(/; rank [02] waits in the same call/);
   expect(message).toContain("; rank 1 is in no collective, last collective: sendRecv #1 (world)");
 });

@@ -32,8 +32,11 @@ test.each([
 test.each([
   ["none", /nccl: network: expected an interface of this host named none, received interfaces lo \(127\.0\.0\.1/],
   ["203.0.113.0/24", /expected an interface of this host in the subnet 203\.0\.113\.0\/24, received interfaces lo/],
-  ["10.0.0.0/33", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\.0\/33"/],
-  ["lo,", /expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received ""/],
+  [
+    "10.0.0.0/33",
+    /expected an interface such as "eth1", or a subnet such as "10\.1\.0\.0\/16", received "10\.0\.0\.0\/33"/,
+  ],
+  ["lo,", /expected an interface such as "eth1", or a subnet such as "10\.1\.0\.0\/16", received ""/],
 ])("network %j is rejected when the ranks connect", async (network, message) => {
   vi.stubEnv("NCCL_SOCKET_IFNAME", undefined);
   await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(OptionError);

@@ -35,7 +35,7 @@ test("a wait behind a split that ranks of this thread have yet to call is reject
   const parts = [first!.split(0)];
   const work = first!.allReduce(a!, "sum", { label: "step" });
   expect(() => work.wait()).toThrow(
-    "rank 0: wait: an operation behind split #1 (world), which other ranks of this thread have not called, cannot be enqueued; await the split of all ranks first",
+    "rank 0: wait: cannot enqueue an operation after split #1 (world) before all ranks of this thread have called the split; await the split on all ranks first",
   );
   parts.push(second!.split(0));
   // From here on no rank needs another call.

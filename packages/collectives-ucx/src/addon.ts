@@ -29,7 +29,7 @@ let cachedAddon: UcxAddon | undefined;
 function loadTransport(): UcxAddon {
   cachedAddon ??= loadAddon<UcxAddon>({
     packageName: "@mosaic/collectives-ucx",
-    description: "the transport over UCX",
+    description: "the UCX transport",
     path: addonPath,
     protocol: 1, // `kProtocol` in native/addon.cc
     requirements: "g++ and CMake",

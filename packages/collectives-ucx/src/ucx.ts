@@ -103,14 +103,14 @@ export async function world(size: number, worldOptions: UcxWorldOptions): Promis
 /** Before a list of hosts is made of the size. */
 function checkWorld(size: number, options: UcxWorldOptions): void {
   expectValue("ucx: world", Number.isInteger(size) && size > 0 && size <= MAX_RANKS, `1 to ${MAX_RANKS} ranks`, size);
-  expectValue("ucx: world", typeof options === "object" && options !== null, "an object of options", options);
+  expectValue("ucx: world", typeof options === "object" && options !== null, "an options object", options);
 }
 
 function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions, "name">): UcxSettings {
   if (ports !== "" && !isPortRange(ports)) {
     throw new OptionError({
       where: "ucx: ports",
-      expected: 'a range of ports from 1 to 65535, as "30000-30999"',
+      expected: 'a port range from 1 to 65535, such as "30000-30999"',
       received: JSON.stringify(ports),
     });
   }

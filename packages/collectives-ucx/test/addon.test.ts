@@ -10,5 +10,5 @@ test("without its addon the package reports what may be wrong and what to do", a
   cpSync(new URL("../dist/", import.meta.url), new URL("dist/", bare), { recursive: true });
   const { ucxSystem } = (await import(new URL("dist/index.js", bare).href)) as typeof Package;
   expect(() => ucxSystem()).toThrow(AddonLoadError);
-  expect(() => ucxSystem()).toThrow(/cannot load the transport over UCX.*npm run build.*g\+\+ and CMake/s);
+  expect(() => ucxSystem()).toThrow(/cannot load the UCX transport.*npm run build.*g\+\+ and CMake/s);
 });

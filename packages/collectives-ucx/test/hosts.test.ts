@@ -107,6 +107,6 @@ test("a network that the hosts do not share", async () => {
   const ranks = await processes.startAll(2, "reduce", { MOSAIC_TEST_NETWORK: "lo" });
   for (const rank of ranks) {
     const { message } = await rank.waitForEvent("failed");
-    expect(message).toMatch(/connect: .*(UCX has no network "lo" that reaches|UCX cannot connect to|timed out)/);
+    expect(message).toMatch(/connect: .*(UCX found no network "lo" that reaches|UCX cannot connect to|timed out)/);
   }
 });

@@ -15,13 +15,13 @@ test("without UCX an error reports what was looked for and what to install", asy
   const { name, message } = await getError(connect, { MOSAIC_UCX_LIBRARY: "/nonexistent/libucp.so.0" });
   expect(name).toBe(AddonLoadError.name);
   expect(message).toMatch(
-    /^ucx: no usable UCX library: \/nonexistent\/libucp\.so\.0: .*; install UCX 1\.13 or newer: apt-get install libucx0, .*MOSAIC_UCX_LIBRARY$/,
+    /^ucx: no usable UCX library: \/nonexistent\/libucp\.so\.0: .*; install UCX 1\.13 or newer: apt-get install libucx0, .*set MOSAIC_UCX_LIBRARY to the library's path$/,
   );
 });
 
 test("a library that is not UCX", async () => {
   const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
-  expect(message).toMatch(/no usable UCX library: libdl\.so\.2, which has no ucp_get_version; install UCX/);
+  expect(message).toMatch(/no usable UCX library: libdl\.so\.2 without the symbol ucp_get_version; install UCX/);
 });
 
 test("too old a UCX", async () => {
@@ -30,7 +30,7 @@ test("too old a UCX", async () => {
   );
   const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: library });
   expect(message).toMatch(
-    /^ucx: no usable UCX library: .*libucp\.so\.0 of version 1\.12\.3, too old; install UCX 1\.13/,
+    /^ucx: no usable UCX library: .*libucp\.so\.0 version 1\.12\.3, which is too old; install UCX 1\.13/,
   );
 });
 

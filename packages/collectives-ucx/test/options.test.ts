@@ -5,14 +5,14 @@ import { ucx, world } from "../src/index.ts";
 
 test.each([
   [{ connectTimeout: 0 }, /ucx: connectTimeout: expected seconds > 0/],
-  [{ ports: "30000" }, /ucx: ports: expected a range of ports from 1 to 65535, as "30000-30999", received "30000"/],
+  [{ ports: "30000" }, /ucx: ports: expected a port range from 1 to 65535, such as "30000-30999", received "30000"/],
   [{ ports: "400-300" }, /ucx: ports: .*received "400-300"/],
   [{ ports: "60000-70000" }, /ucx: ports: .*received "60000-70000"/],
   [
     { network: "10.0.0/8" },
-    /ucx: network: expected an interface, as "eth1", or a subnet, as "10\.1\.0\.0\/16", received "10\.0\.0\/8"/,
+    /ucx: network: expected an interface such as "eth1", or a subnet such as "10\.1\.0\.0\/16", received "10\.0\.0\/8"/,
   ],
-  [{ network: "10.0.0.0/33" }, /ucx: network: expected an interface, as "eth1", or a subnet/],
+  [{ network: "10.0.0.0/33" }, /ucx: network: expected an interface such as "eth1", or a subnet/],
   [
     { network: "203.0.113.0/24" },
     /ucx: network: expected an interface of this host in the subnet 203\.0\.113\.0\/24, received interfaces .*lo \(127\.0\.0\.1/,

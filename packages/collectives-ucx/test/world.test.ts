@@ -26,7 +26,7 @@ test("UCX is found, handles no signals of this process, and overwrites no code",
 
 test("a network that this host does not have", async () => {
   await expect(openRanks(2, { ucx: { network: "eth9" } })).rejects.toThrow(
-    /connect: rank [01]: UCX has no network "eth9" that reaches rank [01]; .*`ucx_info -d` lists/,
+    /connect: rank [01]: UCX found no network "eth9" that reaches rank [01]; .*`ucx_info -d` lists/,
   );
 });
 

@@ -13,9 +13,9 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
   } catch (caught) {
     error = caught;
   }
-  check(error instanceof Error, `expected ${name}, nothing was thrown`);
+  check(error instanceof Error, `expected ${name}, no error was thrown`);
   check(error.name === name, `expected ${name}, received ${error.name}: ${error.message}`);
-  check(pattern.test(error.message), `expected a message like ${pattern}, received "${error.message}"`);
+  check(pattern.test(error.message), `expected a message that matches ${pattern}, received "${error.message}"`);
 }
 
 /**

@@ -3,7 +3,7 @@ import type { MakeWorld } from "./world.ts";
 
 // What suites have in common. Suites check their options when they are called: a case that fails later would not name them.
 
-const MAKE_WORLD = "a function (size, options) that opens a world";
+const MAKE_WORLD = "a function (size, options) that returns a world";
 
 /** Opens the worlds that the cases run on. */
 export const makeWorldOption = option.custom(MAKE_WORLD, option.isFunction<MakeWorld>);
@@ -15,7 +15,7 @@ export function checkMakeWorld(where: string, makeWorld: unknown): asserts makeW
 
 /** Makes the backend along an axis. */
 export const makeBackendOption = option.custom(
-  "a function (axis) that makes a backend",
+  "a function (axis) that returns a backend",
   option.isFunction<(axis: string) => AttentionBackend>,
 );
 

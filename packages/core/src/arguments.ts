@@ -23,7 +23,7 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
-    throw argumentError(where, "a Context from init()", ctx, "await the promise of init(…)");
+    throw argumentError(where, "a Context from init()", ctx, "await the promise returned by init(…)");
   }
   (ctx as Context).assertOpen(where);
 }
@@ -32,7 +32,7 @@ export function checkContext(where: string, ctx: unknown): asserts ctx is Contex
 export function checkShape(where: string, shape: unknown): asserts shape is Shape {
   if (Array.isArray(shape) && isLengthList(shape)) return;
   const remedy = typeof shape === "number" ? { remedy: "pass the shape as one array, such as [2, 3]" } : {};
-  throw new ShapeError({ where, expected: "lengths that are integers ≥ 0", received: formatValue(shape), ...remedy });
+  throw new ShapeError({ where, expected: "an array of integers ≥ 0", received: formatValue(shape), ...remedy });
 }
 
 function isLengthList(shape: readonly unknown[]): boolean {
@@ -73,7 +73,7 @@ export function checkOperands(where: string, first: Tensor, ...others: readonly 
     if (other.dtype === first.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `the same dtype, ${first.dtype}`,
+      expected: `operands of the same dtype, ${first.dtype}`,
       received: other.dtype,
       remedy: "convert one operand with to(dtype)",
     });
@@ -87,6 +87,6 @@ export function checkDevice(where: string, first: Tensor, other: Tensor): void {
     where,
     expected: `operands on the same device, ${first.device.type}:${first.device.index}`,
     received: `an operand on ${other.device.type}:${other.device.index}`,
-    remedy: "create both on the same device or context",
+    remedy: "create both operands on the same device",
   });
 }

@@ -83,7 +83,7 @@ export function fromArray(
   if (numel(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
-      expected: `a shape of ${values.length} elements, the number of values`,
+      expected: `a shape with ${values.length} elements, one per value`,
       received: `${formatShape(shape)} (${numel(shape)})`,
     });
   }

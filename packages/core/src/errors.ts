@@ -139,7 +139,7 @@ function hintFor(text: string): string | undefined {
   const index = /\b(?:gatherRows|scatterAddRows): expected integers from 0 to (\d+),/.exec(text);
   if (index) {
     const last = Number(index[1]);
-    return `in an Embedding these are token ids, and its table has ${last + 1} rows: make it larger, or correct the tokens`;
+    return `in an Embedding, the indices are token ids and the table has ${last + 1} rows: enlarge the table, or correct the token ids`;
   }
   // Of two calls that differ: whether their rows, queries or keys have different lengths.
   const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];

@@ -30,7 +30,7 @@ export const initOptions = defineOptions("init", {
   /** Seed of parameters, the same on every rank. Default 0. */
   seed: option.integer({ min: 0, default: 0 }),
   /** Timeout of a collective in seconds. Default: that of the collectives. */
-  timeout: option.number({ above: 0, max: 1e9, expected: "seconds, more than 0 and at most 1e9", optional: true }),
+  timeout: option.number({ above: 0, max: 1e9, expected: "seconds > 0, at most 1e9", optional: true }),
   /** Called once when the context is to be closed, while it is open still: to write a trace, for example. Default: nothing. */
   beforeClose: option.custom("a function", option.isFunction<(ctx: Context) => void | Promise<void>>, {
     optional: true,
@@ -100,7 +100,7 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
       where: "init",
       expected: "either mesh or spSize",
       received: "both",
-      remedy: "set sp in mesh",
+      remedy: "remove spSize, and set sp in mesh",
     });
   }
   if (mesh) return mesh;
@@ -108,7 +108,7 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
   if (size % spSize === 0) return { dp: size / spSize, sp: spSize };
   throw new OptionError({
     where: "init: spSize",
-    expected: `a divisor of the ${size} ranks`,
+    expected: `a divisor of the world size, ${size}`,
     received: String(spSize),
   });
 }

@@ -153,7 +153,7 @@ function checkRank(
       rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
     throw new OptionError({
       where: `environment variable ${missing}`,
-      expected: `an integer, as ${present} is set`,
+      expected: `an integer, because ${present} is set`,
       received: "none",
       remedy: `set both, or start the ranks with mosaic-run; without a launcher, unset ${present}`,
     });
@@ -161,7 +161,7 @@ function checkRank(
   if (rank < worldSize) return [rank, worldSize];
   throw new OptionError({
     where: `environment variable ${variables.rank}`,
-    expected: `an integer below ${variables.worldSize}, ${worldSize}`,
+    expected: `an integer below ${variables.worldSize} = ${worldSize}`,
     received: String(rank),
   });
 }
@@ -178,7 +178,7 @@ function checkAgreement(rank: number, worldSize: number, env: EnvironmentVariabl
   if (worldSize > expectedSize || (worldSize === expectedSize && rank === expectedRank)) return;
   throw new OptionError({
     where: "environment variables RANK and WORLD_SIZE",
-    expected: `${launcher.rank} ${expectedRank} and ${launcher.worldSize} ${expectedSize}, as ${launcher.launcher} set them`,
+    expected: `${launcher.rank} ${expectedRank} and ${launcher.worldSize} ${expectedSize}, as set by ${launcher.launcher}`,
     received: `${rank} and ${worldSize}`,
     remedy: "unset RANK and WORLD_SIZE, or pass rank and worldSize to init",
   });

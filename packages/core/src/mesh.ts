@@ -34,7 +34,7 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   checkLengths("coordinateOf", shape);
   const lengths = Object.values(shape);
   const isMesh = lengths.every((length) => Number.isSafeInteger(length) && length >= 1);
-  expectValue("coordinateOf: mesh", isMesh, "axes of integers ≥ 1", lengths);
+  expectValue("coordinateOf: mesh", isMesh, "axis lengths that are integers ≥ 1", lengths);
   const size = lengths.reduce((product, length) => product * length, 1);
   const isRank = Number.isSafeInteger(rank) && rank >= 0 && rank < size;
   expectValue("coordinateOf", isRank, `a rank from 0 to ${size - 1}`, rank);

@@ -88,7 +88,7 @@ export function checkDistribution(where: string, spec: Distribution): void {
         }
       : {
           isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
-          expected: "finite low ≤ high",
+          expected: "finite low and high with low ≤ high",
           received: `low ${spec.low}, high ${spec.high}`,
         };
   if (!isRight) throw new OptionError({ where, expected, received });

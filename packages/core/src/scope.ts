@@ -60,7 +60,7 @@ function promiseError(tracker: TensorTracker, promises: readonly PromiseLike<unk
     expected: "a synchronous function",
     received: "a promise",
     remedy:
-      "return tensors and await outside; in async code, run scopes between the awaits or bind tensors with `using`",
+      "return tensors and await outside the scope; in async code, run scopes between the awaits or bind tensors with `using`",
   });
 }
 

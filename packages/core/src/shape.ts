@@ -165,7 +165,7 @@ export function checkViewBounds(view: StridedView, size: number): void {
   if (legal && (empty || (first >= 0 && last < size))) return;
   throw new ShapeError({
     where: "view",
-    expected: `a view of ${size} elements`,
+    expected: `a view within the ${size} elements of the tensor`,
     received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${formatValue(offset)}`,
   });
 }

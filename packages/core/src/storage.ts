@@ -113,7 +113,7 @@ export class FinalizedStorage extends Storage {
   readonly #free: () => void;
 
   constructor(handle: bigint, byteLength: number, free: () => void) {
-    if (typeof handle !== "bigint") expectValue("Storage", false, "an address, a bigint", handle);
+    if (typeof handle !== "bigint") expectValue("Storage", false, "an address as a bigint", handle);
     if (typeof free !== "function") checkFunction("Storage: free", free);
     super(byteLength);
     this.handle = handle;

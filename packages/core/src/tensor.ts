@@ -75,7 +75,7 @@ export class Tensor implements Disposable, TensorInit {
   #isContiguous: boolean | undefined;
 
   constructor(init: TensorInit) {
-    expectValue("Tensor", typeof init?.storage?.retain === "function", "a TensorInit with its storage", init);
+    expectValue("Tensor", typeof init?.storage?.retain === "function", "a TensorInit with a storage", init);
     this.device = init.device;
     this.dtype = init.dtype;
     this.storage = init.storage;
@@ -128,8 +128,8 @@ export class Tensor implements Disposable, TensorInit {
     throw new DisposedError({
       where,
       expected: "a tensor that is not disposed",
-      received: isScoped ? `a tensor of shape ${shape} that its scope released` : `a disposed tensor of shape ${shape}`,
-      remedy: isScoped ? "return it from the scope, or keep(x)" : "dispose a tensor after its last use",
+      received: isScoped ? `a tensor of shape ${shape} released by its scope` : `a disposed tensor of shape ${shape}`,
+      remedy: isScoped ? "return the tensor from the scope, or call keep(x)" : "dispose a tensor after its last use",
     });
   }
 
@@ -193,7 +193,7 @@ export class Tensor implements Disposable, TensorInit {
     if (!fits || !other.isContiguous || !this.isContiguous) {
       throw new ShapeError({
         where: "setData",
-        expected: `${formatShape(this.shape)} ${this.dtype}, contiguous, of the same device`,
+        expected: `${formatShape(this.shape)} ${this.dtype}, contiguous, on the same device`,
         received: `${formatShape(other.shape)} ${other.dtype}`,
       });
     }
@@ -252,9 +252,9 @@ export class Tensor implements Disposable, TensorInit {
     if (hint === "string") return this.toString();
     throw new MosaicError({
       where: "Tensor",
-      expected: "an operation, such as add(a, b), sub, mul, div, scale(x, 2) or neg",
+      expected: "a tensor operation, such as add(a, b), sub, mul, div, scale(x, 2) or neg",
       received: "a JavaScript operator on a tensor",
-      remedy: "write x.add(y) instead of x + y; values are await x.read() or await x.item()",
+      remedy: "write x.add(y) instead of x + y; read values with await x.read() or await x.item()",
     });
   }
 

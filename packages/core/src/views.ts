@@ -54,7 +54,7 @@ function inferShape(from: Shape, to: Shape): number[] {
   if (open <= 1 && isShape(shape) && numel(shape) === size) return shape;
   throw new ShapeError({
     where: "reshape",
-    expected: `a shape of ${size} elements, as ${formatShape(from)}`,
+    expected: `a shape with ${size} elements, as in ${formatShape(from)}`,
     received: formatShape(to),
     remedy: "keep the number of elements; one length may be -1",
   });
@@ -138,7 +138,7 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
   if (!Number.isInteger(step) || step < 1 || !Number.isInteger(first) || !Number.isInteger(last)) {
     throw new ShapeError({
       where: "slice",
-      expected: "integers with step ≥ 1",
+      expected: "integers start, end and step with step ≥ 1",
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }

@@ -154,7 +154,7 @@ describe("a shape that is not passed as one", () => {
   test("names the function that was called, and the remedy", () => {
     const wrong = zeros as (...given: unknown[]) => unknown;
     expect(() => wrong(device, 2, 3)).toThrow(
-      /^zeros: expected lengths that are integers ≥ 0, received 2; pass the shape as one array, such as \[2, 3\]$/,
+      /^zeros: expected an array of integers ≥ 0, received 2; pass the shape as one array, such as \[2, 3\]$/,
     );
     expect(() => (ones as typeof wrong)(device, 2)).toThrow(/^ones: .*as one array/);
   });

@@ -22,11 +22,11 @@ test("a native text of the usual form has its details", () => {
   expect(error).toBeInstanceOf(DeviceError);
   expect(error.details).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
   const connect =
-    "connect: rank 1: expected kernels of one instruction set on all ranks, received avx2 here; set MOSAIC_ISA on all ranks";
+    "connect: rank 1: expected the same instruction set on all ranks, received avx2 on this rank; set MOSAIC_ISA on all ranks";
   expect(errorFromFailure(4, connect).details).toEqual({
     where: "connect: rank 1",
-    expected: "kernels of one instruction set on all ranks",
-    received: "avx2 here",
+    expected: "the same instruction set on all ranks",
+    received: "avx2 on this rank",
     remedy: "set MOSAIC_ISA on all ranks",
   });
   expect(errorFromFailure(4, connect).message).toBe(connect);
@@ -41,7 +41,7 @@ test("any other text is where it happened", () => {
 test.each(["gatherRows", "scatterAddRows"])("an index that %s rejects names the layer and its table", (kernel) => {
   const error = errorFromFailure(1, `${kernel}: expected integers from 0 to 3, received 4`);
   expect(error.message).toBe(
-    `${kernel}: expected integers from 0 to 3, received 4; in an Embedding these are token ids, and its table has 4 rows: make it larger, or correct the tokens`,
+    `${kernel}: expected integers from 0 to 3, received 4; in an Embedding, the indices are token ids and the table has 4 rows: enlarge the table, or correct the token ids`,
   );
   expect(error.details.where).toBe(kernel);
 });

@@ -85,13 +85,16 @@ test("partial and impossible variables are rejected", () => {
     expect(() => launchEnvironment(env)).toThrow(message);
   refused(
     { RANK: "0" },
-    "environment variable WORLD_SIZE: expected an integer, as RANK is set, received none; set both",
+    "environment variable WORLD_SIZE: expected an integer, because RANK is set, received none; set both",
   );
-  refused({ WORLD_SIZE: "2" }, "environment variable RANK: expected an integer, as WORLD_SIZE is set, received none");
-  refused({ PMI_RANK: "1" }, "environment variable PMI_SIZE: expected an integer, as PMI_RANK is set");
+  refused(
+    { WORLD_SIZE: "2" },
+    "environment variable RANK: expected an integer, because WORLD_SIZE is set, received none",
+  );
+  refused({ PMI_RANK: "1" }, "environment variable PMI_SIZE: expected an integer, because PMI_RANK is set");
   refused(
     { RANK: "4", WORLD_SIZE: "4" },
-    "environment variable RANK: expected an integer below WORLD_SIZE, 4, received 4",
+    "environment variable RANK: expected an integer below WORLD_SIZE = 4, received 4",
   );
   refused({ ...openMpi, OMPI_COMM_WORLD_RANK: "-1" }, /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/);
   refused({ ...torchrun, MASTER_ADDR: "n0", MASTER_PORT: "70000" }, "MASTER_PORT: expected an integer from 1 to 65535");
@@ -101,7 +104,7 @@ test("partial and impossible variables are rejected", () => {
 
 test("RANK and WORLD_SIZE that contradict the launcher are rejected", () => {
   const message =
-    /RANK and WORLD_SIZE: expected OMPI_COMM_WORLD_RANK 2 and OMPI_COMM_WORLD_SIZE 4, as Open MPI set them, received/;
+    /RANK and WORLD_SIZE: expected OMPI_COMM_WORLD_RANK 2 and OMPI_COMM_WORLD_SIZE 4, as set by Open MPI, received/;
   for (const [RANK, WORLD_SIZE] of [
     ["0", "1"],
     ["0", "4"],

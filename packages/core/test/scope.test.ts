@@ -130,7 +130,7 @@ describe("use after release", () => {
       lost = ones(device, [2]);
     });
     expect(() => lost!.read()).toThrow(
-      "read: expected a tensor that is not disposed, received a tensor of shape [2] that its scope released; return it from the scope, or keep(x)",
+      "read: expected a tensor that is not disposed, received a tensor of shape [2] released by its scope; return the tensor from the scope, or call keep(x)",
     );
   });
 

@@ -121,12 +121,12 @@ describe("views share memory", () => {
 
 test("bad views are rejected with what would be right", () => {
   const x = counted([2, 3]);
-  expect(() => x.reshape([4, 2])).toThrow(/reshape: expected a shape of 6 elements, as \[2,3\], received \[4,2\]/);
+  expect(() => x.reshape([4, 2])).toThrow(/reshape: expected a shape with 6 elements, as in \[2,3\], received \[4,2\]/);
   expect(() => x.reshape([-1, -1])).toThrow(ShapeError);
   expect(() => x.reshape([4, -1])).toThrow(ShapeError);
   expect(() => x.permute([0, 0])).toThrow(/a permutation of the 2 axes/);
   expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
-  expect(() => x.slice(0, 0, 1, 0)).toThrow(/integers with step ≥ 1/);
+  expect(() => x.slice(0, 0, 1, 0)).toThrow(/integers start, end and step with step ≥ 1/);
   expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
   expect(() => counted([1, 3]).expand([-1, 3])).toThrow(ShapeError);
   expect(() => counted([1, 3]).expand([2.5, 3])).toThrow(ShapeError);
@@ -136,7 +136,7 @@ test("bad views are rejected with what would be right", () => {
 test("a view never shows memory of others", () => {
   const x = counted([2, 3]);
   expect(() => x.view({ shape: [7], strides: [1] })).toThrow(
-    "view: expected a view of 6 elements, received [7] with strides [1] from element 0",
+    "view: expected a view within the 6 elements of the tensor, received [7] with strides [1] from element 0",
   );
   expect(() => x.view({ offset: 1 })).toThrow(ShapeError);
   expect(() => x.view({ shape: [3], strides: [-1], offset: 1 })).toThrow(ShapeError);
@@ -183,7 +183,7 @@ describe("creation", () => {
 
   test("rejects shapes and dtypes that make no sense", () => {
     expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
-      /a shape of 3 elements, the number of values, received \[2,2\] \(4\)/,
+      /a shape with 3 elements, one per value, received \[2,2\] \(4\)/,
     );
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);

@@ -11,7 +11,7 @@ const options = {
 const rows = Object.entries(templates).map(([name, what]) => `  ${name.padEnd(10)} ${what}`);
 const help = `npm create @mosaic <folder> -- [--template <name>] [--no-install]
 
-templates, of which the first is the default:
+templates (the first is the default):
 ${rows.join("\n")}
 `;
 
@@ -37,8 +37,8 @@ function main(): number {
     });
     if (status !== 0) {
       process.stderr.write(
-        `\n${path}: the project is written, but ${manager} install failed (see above); packages from another source, such ` +
-          `as tarballs, must be installed manually:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
+        `\n${path}: the project was created, but ${manager} install failed (see above); install packages that are not in the ` +
+          `registry, such as tarballs, manually, then run:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
       );
       return status ?? 1;
     }

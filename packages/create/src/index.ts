@@ -4,11 +4,11 @@ import { fileURLToPath } from "node:url";
 
 /** The projects there are to start from, and what each does. */
 export const templates: Readonly<Record<string, string>> = {
-  train: "a transformer, trained on two ranks that share each sequence",
-  llm: "a small language model, trained on two ranks and saved as a Hugging Face folder, which generates text",
+  train: "a transformer, trained on two ranks with context parallelism",
+  llm: "a small language model, trained on two ranks, saved in Hugging Face format, and used to generate text",
   backend: "a custom attention backend, tested by the conformance suites",
-  transport: "collectives over a transport of your own, in C++ (needs g++)",
-  plan: "the best way to shard a model over a cluster, before there is one",
+  transport: "collectives over a custom transport in C++ (requires g++)",
+  plan: "the fastest sharding of a model for a planned cluster",
 };
 
 /** What to create, and where. */
@@ -51,7 +51,7 @@ export function createProject({ directory, template }: ProjectOptions): string {
   }
   const path = resolve(directory);
   if (existsSync(path) && readdirSync(path).length > 0) {
-    throw new CreateError(`createProject: expected an empty folder, received ${path}; name a different one`);
+    throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
   }
   mkdirSync(path, { recursive: true });
   for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });

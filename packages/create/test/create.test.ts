@@ -92,7 +92,7 @@ test("an installation that fails leaves a project, and what to do", () => {
   const env = { PATH: `${bin}:${process.env.PATH}`, npm_config_user_agent: "npm/11.0.0 node/v20.19.0" };
   const { status, stderr } = create([path, "--template", "plan"], env);
   expect(status).toBe(7);
-  expect(stderr).toContain(`${path}: the project is written, but npm install failed`);
+  expect(stderr).toContain(`${path}: the project was created, but npm install failed`);
   expect(stderr).toContain(`cd ${path} && npm install && npm start`);
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });

@@ -171,10 +171,10 @@ void compare(const char* what, const Tensor& got, const std::vector<double>& wan
   });
   error /= largest * bound;
   worst[what] = std::max(worst[what], error);
-  EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite on one side only\n", where, what,
+  EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite in one result only\n", where, what,
          nonFiniteMismatches);
-  EXPECT(error <= 1, "%s: %s: error is %.2f of the bound\n", where, what, error);
-  EXPECT(got.paddingIntact(), "%s: %s: wrote outside its elements\n", where, what);
+  EXPECT(error <= 1, "%s: %s: error is %.2f times the bound\n", where, what, error);
+  EXPECT(got.paddingIntact(), "%s: %s: out-of-bounds write\n", where, what);
 }
 
 struct Results {
@@ -262,7 +262,8 @@ int main(int argc, char** argv) {
     const Case c = randomCase(random);
     checkCase(i, c, Tensors(c, random), {&one, &two, &five});
   }
-  for (const auto& [what, error] : worst) std::printf("%-4s worst error %.2f of its bound\n", what.c_str(), error);
+  for (const auto& [what, error] : worst)
+    std::printf("%-4s largest error is %.2f times the bound\n", what.c_str(), error);
   std::printf("%d cases, %d failures\n", cases, failures);
   return failures == 0 ? 0 : 1;
 }

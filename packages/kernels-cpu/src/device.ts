@@ -47,7 +47,8 @@ export function memoryLimit(bytes: number | undefined, environment: Environment 
   const text = environment.MOSAIC_MEMORY_LIMIT;
   if (!text) return 0;
   const [, digits, unit] = /^(\d+)([KMG]?)$/i.exec(text) ?? [];
-  if (digits === undefined) throw optionError("MOSAIC_MEMORY_LIMIT", "bytes, or a number followed by K, M or G", text);
+  if (digits === undefined)
+    throw optionError("MOSAIC_MEMORY_LIMIT", "a number of bytes, optionally followed by K, M or G", text);
   const scale = { "": 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30 }[unit!.toUpperCase()]!;
   return checkBytes(Number(digits) * scale, "MOSAIC_MEMORY_LIMIT");
 }
@@ -62,7 +63,7 @@ function checkThreadCount(value: number | string, where: string): number {
 function checkBytes(given: number | string, where: string): number {
   const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw optionError(where, "an integer above 0", formatValue(given));
+  throw optionError(where, "an integer ≥ 1", formatValue(given));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {

@@ -20,10 +20,10 @@ test("a file that is no addon reports so", () => {
   try {
     const broken = join(directory, "mosaic_kernels_cpu.node");
     writeFileSync(broken, "not an addon");
-    expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for another platform/);
+    expect(() => loadCpu(broken)).toThrow(/cannot load the native CPU device[\s\S]*built for a different platform/);
     const foreign = join(directory, "foreign.cjs");
     writeFileSync(foreign, "exports.protocol = 0;");
-    expect(() => loadCpu(foreign)).toThrow(/the addon has 0[\s\S]*rebuild it/);
+    expect(() => loadCpu(foreign)).toThrow(/the addon uses version 0[\s\S]*rebuild it/);
   } finally {
     rmSync(directory, { recursive: true });
   }
@@ -62,7 +62,7 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "1" })).toBe(1);
   expect(threadCount(undefined, { SLURM_CPUS_ON_NODE: "100000", LOCAL_WORLD_SIZE: "2" })).toBe(cores);
   for (const bad of ["0", "-1", "1.5", "many"]) {
-    const message = `expected an integer above 0, received "${bad}"`;
+    const message = `expected an integer ≥ 1, received "${bad}"`;
     expect(() => threadCount(undefined, { MOSAIC_THREADS: bad })).toThrow(`MOSAIC_THREADS: ${message}`);
     expect(() => threadCount(undefined, { LOCAL_WORLD_SIZE: bad })).toThrow(`LOCAL_WORLD_SIZE: ${message}`);
   }

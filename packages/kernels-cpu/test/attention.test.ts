@@ -98,6 +98,6 @@ test("native code guards itself: spans of more positions than rows end in an err
     };
   });
   forward!();
-  await expect(device.stream.synchronize()).rejects.toThrow(/do not have as many positions/);
+  await expect(device.stream.synchronize()).rejects.toThrow(/positions in a tile does not match the rows/);
   device[Symbol.dispose]();
 });

@@ -76,6 +76,6 @@ describe("a stream", () => {
     using other = cpu({ threads: 1, index: 1 });
     using x = filled(device, 1);
     using y = filled(other, 1);
-    expect(() => device.kernels.binary("add", x, x, y)).toThrow(/add: expected tensors on this device, .*cpu:1/);
+    expect(() => device.kernels.binary("add", x, x, y)).toThrow(/add: expected a tensor on this device, .*cpu:1/);
   });
 });

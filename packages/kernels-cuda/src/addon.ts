@@ -73,5 +73,5 @@ export function cudaSystem(): CudaSystem {
 function findProblem(capability: string, kernels: boolean): string | undefined {
   if (Number(capability) < 8)
     return `compute capability ${capability} is not supported; 8.0 (Ampere) or newer is required`;
-  return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels, for nvcc was not found";
+  return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels because nvcc was not found";
 }

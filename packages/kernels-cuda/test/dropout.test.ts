@@ -73,6 +73,6 @@ test("rejects slopes and dropout at positions that 31 bits do not hold", async (
     device.kernels.attend({ out: x, lse }, x, { k: x, v: x }, tile);
     await device.stream.synchronize();
   };
-  await expect(run({ dropout })).rejects.toThrow("slopes and dropout need positions below 2147483648");
+  await expect(run({ dropout })).rejects.toThrow("slopes and dropout require positions below 2147483648");
   await expect(run({ softcap: 2 })).resolves.toBeUndefined();
 });

@@ -39,7 +39,7 @@ const problems: readonly Problem[] = [
     what: "no such GPU",
     env: { MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "5" },
     expected:
-      /^DeviceError: cuda\(\{ index \}\): expected a GPU .* from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
+      /^DeviceError: cuda\(\{ index \}\): expected the index of a visible GPU, from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
   },
   {
     what: "an index that is none",
@@ -57,45 +57,46 @@ const problems: readonly Problem[] = [
     what: "too old a driver",
     env: { MOSAIC_EMULATED_DRIVER: "11080" },
     expected:
-      /^DeviceError: the CUDA driver is too old: it is for CUDA 11\.8, needed is 12\.0\. Update NVIDIA's driver/,
+      /^DeviceError: the CUDA driver is too old: it supports CUDA 11\.8, required is 12\.0\. Update NVIDIA's driver/,
   },
   {
     what: "a driver that cannot start",
     env: { MOSAIC_EMULATED_INIT: "803" },
     expected:
-      /^DeviceError: the CUDA driver cannot start \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
+      /^DeviceError: the CUDA driver cannot be initialized \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
   },
   {
     what: "too old a GPU",
     env: { MOSAIC_EMULATED_CAPABILITY: "75" },
     expected:
-      /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* of 7\.5; select a different GPU/,
+      /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* with 7\.5; select a different GPU/,
   },
   {
     what: "an addon built without nvcc",
     env: { MOSAIC_EMULATED_KERNELS: "0" },
     entry: join(withoutKernels, "dist/index.js"),
     expected:
-      /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none, .*; install the CUDA Toolkit.*build:native/,
+      /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none because .*; install the CUDA Toolkit.*build:native/,
   },
   ...[200, 209, 222].map((code) => ({
     what: `kernels that the driver cannot load, by its code ${code}`,
     env: { MOSAIC_EMULATED_MODULE: String(code), MOSAIC_EMULATED_DRIVER: "12040" },
     expected:
-      /^DeviceError: cuda\(\): expected kernels that the driver, for CUDA 12\.4, can load on Emulated GPU.*; update NVIDIA's/,
+      /^DeviceError: cuda\(\): expected kernels that the driver for CUDA 12\.4 can load on Emulated GPU.*; update the NVIDIA driver/,
   })),
   {
     what: "a cuBLASLt that is named and missing",
     env: { MOSAIC_CUBLASLT_LIBRARY: "/nonexistent/libcublasLt.so" },
     code: multiplication(),
     expected:
-      /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; name libcublasLt\.so\.12/,
+      /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; set it to libcublasLt\.so\.12/,
   },
   {
     what: "a library that is no cuBLASLt",
     env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
     code: multiplication(),
-    expected: /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(missing symbol cublasLtCreate\); name/,
+    expected:
+      /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: .* received libdl\.so\.2 \(missing symbol cublasLtCreate\); set it/,
   },
 ];
 
@@ -163,7 +164,7 @@ test.concurrent("a read that finds no memory to convert through is rejected, and
     ["await x.read()", "const part = x.slice(0, 0, 8); await part.read()"],
   );
   expect(first).toMatch(
-    /^OutOfMemoryError: read: expected 4194304 bytes of the GPU to convert through.*; dispose tensors/,
+    /^OutOfMemoryError: read: expected 4194304 bytes of GPU memory for a conversion.*; dispose tensors/,
   );
   expect(second).toBe("none");
 });
@@ -229,8 +230,8 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
      await out.read()`,
   ]);
   expect(reported).toBe(
-    "DeviceError: gatherRows: expected integers from 0 to 2, received 3; in an Embedding these are token ids, and its " +
-      "table has 3 rows: make it larger, or correct the tokens",
+    "DeviceError: gatherRows: expected integers from 0 to 2, received 3; in an Embedding, the indices are token ids and the " +
+      "table has 3 rows: enlarge the table, or correct the token ids",
   );
 });
 

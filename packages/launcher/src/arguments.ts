@@ -13,11 +13,14 @@ const isString = (value: unknown): boolean => typeof value === "string";
 export const argument = {
   string: kind("a string", isString),
   strings: kind("an array of strings", (value) => Array.isArray(value) && value.every(isString)),
-  stringRecord: kind("an object of strings", (value) => isObject(value) && Object.values(value).every(isString)),
+  stringRecord: kind(
+    "an object with string values",
+    (value) => isObject(value) && Object.values(value).every(isString),
+  ),
   boolean: kind("true or false", (value) => typeof value === "boolean"),
   number: kind("a number", (value) => typeof value === "number"),
   callback: kind("a function", (value) => typeof value === "function"),
-  options: kind("an object of options", isObject),
+  options: kind("an options object", isObject),
   bytes: kind("a Uint8Array", (value) => value instanceof Uint8Array),
   bytesOrString: kind("a Uint8Array or a string", (value) => isString(value) || value instanceof Uint8Array),
 } as const;

@@ -45,12 +45,12 @@ async function main(argv: readonly string[]): Promise<number> {
     return print(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
   }
   if (isRedundantTask(process.env)) {
-    err.write("mosaic-run: another task of this node starts the ranks; this task exits\n");
+    err.write("mosaic-run: another task on this node starts the ranks; this task exits\n");
     return 0;
   }
   if (isSlurmStep(process.env) && process.env.npm_config_user_agent !== undefined)
     err.write(
-      "mosaic-run: npx is between srun and this process, and may keep SLURM's signals from the ranks: start node_modules/.bin/mosaic-run\n",
+      "mosaic-run: npx, started by srun, may not forward SLURM's signals to the ranks; start node_modules/.bin/mosaic-run directly\n",
     );
   const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });

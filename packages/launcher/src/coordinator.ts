@@ -160,7 +160,7 @@ export function makePrivateDir(): string {
     return mkdtempSync(join(base, "mosaic-run-"));
   } catch (error) {
     throw new UsageError(
-      `no directory can be created in ${base}: ${(error as Error).message}; set TMPDIR to a different one`,
+      `cannot create a directory in ${base}: ${(error as Error).message}; set TMPDIR to a different directory`,
     );
   }
 }
@@ -177,10 +177,10 @@ async function openStore(plan: LaunchPlan): Promise<StoreServer> {
 export function portError(error: unknown, port: number, option: string): UsageError | RendezvousError | undefined {
   const { code } = error as NodeJS.ErrnoException;
   if (code === "EACCES")
-    return new UsageError(`${option} ${port}: ports below 1024 require root; choose one from 1024`);
+    return new UsageError(`${option} ${port}: ports below 1024 require root; choose a port ≥ 1024`);
   if (code !== "EADDRINUSE") return undefined;
   const owner = portOwner(port) ?? "another process";
   const remedy =
-    option === "--master-port" ? `leave out ${option} to use any free port` : "choose a different port on all nodes";
+    option === "--master-port" ? `omit ${option} to use any free port` : "choose a different port on all nodes";
   return new RendezvousError(`port ${port} is in use by ${owner}; ${remedy}`);
 }

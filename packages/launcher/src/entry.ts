@@ -59,8 +59,8 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   const isFound = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
   const found = candidates.find((path) => tryRead(() => isFound(path)) === true);
   if (found !== undefined)
-    throw new UsageError(`--exec ${entry}: ${found} has no execute permission; allow it: chmod +x ${found}`);
-  if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: it is not on PATH`);
+    throw new UsageError(`--exec ${entry}: ${found} has no execute permission; run chmod +x ${found}`);
+  if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: not found on PATH`);
   const path = candidates[0] as string;
   const isThere = tryRead(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
   throw new UsageError(`--exec ${entry}: ${isThere ? "not a file" : "no such file"} (${path})`);
@@ -100,13 +100,13 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
     if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
   } else if (!TSX_EXTENSIONS.includes(extension)) {
     throw new UsageError(
-      `entry ${options.entry}: expected .js, .mjs, .cjs, .ts or .mts, received "${extension}"; --exec runs any program`,
+      `entry ${options.entry}: expected .js, .mjs, .cjs, .ts or .mts, received "${extension}"; pass --exec to run other programs`,
     );
   }
   if (tsx !== undefined) return ["--import", tsx];
   throw new UsageError(
-    `entry ${options.entry}: Node ${node.version} does not run ${extension} files by itself, and tsx is not installed ` +
-      `in this project; run "npm install --save-dev tsx", or build to JavaScript, or use Node 24 or newer`,
+    `entry ${options.entry}: Node ${node.version} does not run ${extension} files without tsx, and tsx is not installed ` +
+      `in this project; run "npm install --save-dev tsx", compile to JavaScript, or use Node 24 or newer`,
   );
 }
 

@@ -92,7 +92,7 @@ export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessE
     throw new UsageError(`cwd: expected an existing directory, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)
-    throw new UsageError("--exec: --node-arg and --import are options of Node; leave them out or leave out --exec");
+    throw new UsageError("--exec: --node-arg and --import apply only to Node; omit them, or omit --exec");
   const nproc = resolveProcesses(options.nprocPerNode ?? "auto", environment);
   const toCommand = options.exec === true ? programCommand : nodeCommand;
   return {
@@ -140,7 +140,7 @@ function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefine
   const range = parseNodeRange(String(options.nnodes ?? 1));
   if (range === undefined)
     throw new UsageError(
-      `nnodes: expected N or MIN:MAX, up to ${MAX_NODES}, received ${JSON.stringify(options.nnodes)}`,
+      `nnodes: expected N or MIN:MAX with at most ${MAX_NODES} nodes, received ${JSON.stringify(options.nnodes)}`,
     );
   if (range.max === 1) return undefined;
   const { nodeRank, rdzvEndpoint = "" } = options;
@@ -174,13 +174,13 @@ export function workingDirectory(): string {
     return process.cwd();
   } catch (error) {
     const { message } = error as Error;
-    throw new UsageError(`the working directory has been deleted (${message}); change to one that exists`);
+    throw new UsageError(`the working directory has been deleted (${message}); change to an existing directory`);
   }
 }
 
 function checkTime(name: string, ms: number): number {
   if (ms >= 0 && ms <= MAX_TIMER_MS) return ms;
-  throw new UsageError(`${name}: expected milliseconds from 0 to ${MAX_TIMER_MS}, received ${ms}`);
+  throw new UsageError(`${name}: expected a time from 0 to ${MAX_TIMER_MS} ms, received ${ms}`);
 }
 
 function checkInteger(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
@@ -196,7 +196,7 @@ function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: Node
   if (requested === "cpu") return availableCpus(base);
   const gpus = countGpus(base);
   if (requested === "gpu" && gpus === 0)
-    throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; name a number, or use auto or cpu");
+    throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; pass a number, auto or cpu");
   return Math.max(1, gpus);
 }
 

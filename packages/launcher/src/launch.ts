@@ -131,7 +131,7 @@ class RunningJob {
     else if (name === "SIGINT") this.#kill("interrupted again");
     // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
     else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
-    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace`);
+    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace period`);
     else return;
     this.#signalledAt = performance.now();
   }

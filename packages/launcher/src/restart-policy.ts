@@ -57,6 +57,6 @@ export class RestartPolicy {
     if (exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
     const { minUptimeMs } = this.#plan;
     if (this.#earlyFailures < 2) return undefined;
-    return `two failures in a row, each within ${minUptimeMs / 1000} s of its start (--min-uptime)`;
+    return `two consecutive failures, each within ${minUptimeMs / 1000} s of the start (--min-uptime)`;
   }
 }

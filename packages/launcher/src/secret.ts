@@ -21,13 +21,13 @@ export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
   const secret = file === undefined ? env[TOKEN]?.trim() : readSecret(file);
   if (!secret)
     throw new UsageError(
-      `several nodes need a secret of at least ${MIN_SECRET_BYTES} bytes, the same on all: create one with ` +
-        `${CREATE_HINT} and pass MOSAIC_TOKEN_FILE=token, or its text in MOSAIC_TOKEN`,
+      `a job on several nodes requires the same secret of at least ${MIN_SECRET_BYTES} bytes on all nodes; create it with ` +
+        `${CREATE_HINT} and set MOSAIC_TOKEN_FILE=token, or set MOSAIC_TOKEN to its text`,
     );
   const bytes = Buffer.byteLength(secret);
   if (bytes >= MIN_SECRET_BYTES && bytes <= MAX_SECRET_BYTES) return secret;
   throw new UsageError(
-    `${source}: expected a secret of ${MIN_SECRET_BYTES} to ${MAX_SECRET_BYTES} bytes, received ${bytes}; create one with ${CREATE_HINT}`,
+    `${source}: expected a secret of ${MIN_SECRET_BYTES} to ${MAX_SECRET_BYTES} bytes, received ${bytes} bytes; create one with ${CREATE_HINT}`,
   );
 }
 

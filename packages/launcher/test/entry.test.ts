@@ -50,7 +50,7 @@ describe("an entry for node", () => {
   it("is rejected with what to do about it", () => {
     expect(() => command("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
     expect(() => command(".")).toThrow(/entry \.: not a file/);
-    expect(() => command(file("a.py"))).toThrow(/expected \.js, .* received "\.py"; --exec runs any program/);
+    expect(() => command(file("a.py"))).toThrow(/expected \.js, .* received "\.py"; pass --exec to run other programs/);
     expect(() => command(file("b.ts"))).toThrow(
       /tsx is not installed in this project; run "npm install --save-dev tsx"/,
     );
@@ -69,11 +69,11 @@ describe("a program", () => {
   });
 
   it("is rejected when it is not there or not executable", () => {
-    expect(() => find("no-such-program")).toThrow(/--exec no-such-program: it is not on PATH/);
+    expect(() => find("no-such-program")).toThrow(/--exec no-such-program: not found on PATH/);
     expect(() => find("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
     expect(() => find("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
     expect(() => find(`./${file("plain")}`)).toThrow(
-      /--exec \.\/plain: (.*\/plain) has no execute permission; allow it: chmod \+x \1$/,
+      /--exec \.\/plain: (.*\/plain) has no execute permission; run chmod \+x \1$/,
     );
   });
 
@@ -87,7 +87,7 @@ describe("a program", () => {
     mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
     onTestFinished(() => void vi.unstubAllEnvs());
     vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);
-    expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; allow it: chmod +x`);
+    expect(() => find("tool")).toThrow(`--exec tool: ${first}/tool has no execute permission; run chmod +x`);
     chmodSync(join(second, "tool"), 0o755);
     expect(find("tool").program).toBe(join(second, "tool"));
   });
@@ -118,12 +118,12 @@ describe("a plan", () => {
     const none = { CUDA_VISIBLE_DEVICES: "" };
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, none)).toThrow(/no NVIDIA GPU found/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
-    expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/are options of Node/);
+    expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/apply only to Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
     for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "minUptimeMs"])
       for (const ms of [-1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY])
         expect(() => resolvePlan({ entry: "sh", exec: true, [name]: ms })).toThrow(
-          `${name}: expected milliseconds from 0 to`,
+          `${name}: expected a time from 0 to`,
         );
     const unknown =
       (name: string): (() => unknown) =>

@@ -178,7 +178,7 @@ describe("a report translates", () => {
     writeFileSync(join(testDir(), "awaits.ts"), "await Promise.resolve();\nexport {};\n");
     for (const entry of ["imports.js", ...(stripsTypes ? [] : ["awaits.ts"])]) {
       const outcome = await run(["-n1", join(testDir(), entry)], { cwd: PACKAGE });
-      expect(report(outcome)).toContain('hint: it is a module, but is read as CommonJS; put "type": "module" into');
+      expect(report(outcome)).toContain('hint: Node loaded an ES module as CommonJS; set "type": "module" in');
     }
   });
 

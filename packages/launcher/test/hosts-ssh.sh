@@ -169,13 +169,13 @@ failing() {
   [ $took -lt 12000 ] || { echo "$name took $took ms"; exit 1; }
   echo "ok: after $took ms: $(head -1 "$name.out" | cut -c1-150)"
 }
-failing g 2 "host nowhere: unknown host (ssh: Could not resolve hostname nowhere: .*); correct the name" --hosts n0,nowhere
-failing h 2 "permission denied (.*Permission denied (publickey.*); ssh must log in" --hosts n0,n1 --ssh "${ssh/$work\/user/$work/other}"
+failing g 2 "host nowhere: unknown host (ssh: Could not resolve hostname nowhere: .*); correct the host name" --hosts n0,nowhere
+failing h 2 "permission denied (.*Permission denied (publickey.*); set up ssh login without a password" --hosts n0,n1 --ssh "${ssh/$work\/user/$work/other}"
 failing i 2 "host key verification failed (Host key verification failed.*); log in once interactively and verify the key" --hosts n0,n1 --ssh "${ssh/known/none}"
 failing j 75 "connection refused (ssh: connect to host n[01] port 2223: Connection refused)" --hosts n0,n1 --ssh "${ssh/2222/2223}"
-failing k 75 "host 10.77.0.99: no connection (ssh: connect to host 10.77.0.99 port 2222: .*)" --hosts n0,10.77.0.99
+failing k 75 "host 10.77.0.99: cannot connect (ssh: connect to host 10.77.0.99 port 2222: .*)" --hosts n0,10.77.0.99
 # Node is hidden on n2 alone: a namespace of its own for mounts.
 for pid in $(ip netns pids n2); do kill "$pid"; done
 ip netns exec n2 sh -c "mount --bind /dev/null '$(readlink -f "$(command -v node)")'; exec /usr/sbin/sshd -D -f '$work/sshd_config' -E '$work/sshd3.log'" & disown
 wait_for sshd3.log "listening on 0.0.0.0"
-failing l 2 "host n2: Node is missing; install it there as " --hosts n0,n2
+failing l 2 "host n2: Node is missing; install Node there as " --hosts n0,n2

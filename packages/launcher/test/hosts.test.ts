@@ -226,7 +226,7 @@ describe("the end of a job on hosts", () => {
     await job.waitForOutput("waits", 2);
     process.kill(agentOf(job, 1), "SIGKILL");
     const { code, stdout, stderr } = await job.outcome;
-    expect(stderr).toMatch(/mosaic-run: host reboots: its agent exited without a result \(.*\); restarting it/);
+    expect(stderr).toMatch(/mosaic-run: host reboots: its agent exited without a result \(.*\); restarting the agent/);
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
     // The second time it was not there yet.
@@ -254,18 +254,22 @@ describe("the end of a job on hosts", () => {
 
 describe("a host that cannot take part is named with a remedy, and the job ends", () => {
   it.each([
-    ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the name/],
-    ["me@denied", 2, /host denied: permission denied \(me@denied: .*\); ssh must log in .*: ssh-copy-id me@denied/],
+    ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the host name/],
+    [
+      "me@denied",
+      2,
+      /host denied: permission denied \(me@denied: .*\); set up ssh login without a password \(ssh-copy-id me@denied/,
+    ],
     ["untrusted", 2, /host untrusted: host key verification failed .*: ssh untrusted/],
     [
       "refused",
       75,
-      /host refused: connection refused .*; start sshd on that host, or pass its port: --ssh "ssh -p PORT"/,
+      /host refused: connection refused .*; start sshd on that host, or pass the port of sshd: --ssh "ssh -p PORT"/,
     ],
-    ["silent", 75, /host silent: no connection \(ssh: .* timed out\); check that the host is up/],
-    ["nonode", 2, /host nonode: Node is missing; install it there as \S+node/],
+    ["silent", 75, /host silent: cannot connect \(ssh: .* timed out\); check that the host is up/],
+    ["nonode", 2, /host nonode: Node is missing; install Node there as \S+node/],
     ["nolauncher", 2, /host nolauncher: @mosaic\/launcher is missing; expected \S+cli\.js: share/],
-    ["nodirectory", 2, /host nodirectory: the working directory is missing; the agent starts in \/\S+ as here/],
+    ["nodirectory", 2, /host nodirectory: the working directory does not exist; the agent must start in \/\S+: share/],
     ["odd", 75, /host odd: \S+ssh\.sh exited before the agent started \(exit 255\): Bad configuration option: odd/],
   ])("%s", async (host, expected, message) => {
     const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...runScript()]).outcome;
@@ -279,9 +283,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
 
   it("so is a program for ssh that is not there, and an entry that is not", async () => {
     const none = await launch("n0,n1", ["--ssh", "no-such-ssh", ...runScript()]).outcome;
-    expect(none.stderr).toMatch(
-      /host n\d: no-such-ssh cannot be started \(ENOENT\); install OpenSSH's client, or pass/,
-    );
+    expect(none.stderr).toMatch(/host n\d: cannot start no-such-ssh \(ENOENT\); install the OpenSSH client, or pass/);
     expect(none.code).toBe(2);
     const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
     expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
@@ -360,19 +362,27 @@ describe("the options for hosts", () => {
   });
 
   it.each([
-    [["--hosts", ""], {}, /--hosts: expected \[user@\]host\[:slots\] apart by commas, received ""/],
+    [["--hosts", ""], {}, /--hosts: expected a comma-separated list of \[user@\]host\[:slots\], received ""/],
     [["--hosts", "-oProxyCommand=x,b"], {}, /--hosts: expected \[user@\]host/],
     [["--hosts", "a;b"], {}, /--hosts: expected \[user@\]host/],
     [["--hosts", "a:0"], {}, /--hosts: expected \[user@\]host/],
     [["--hosts", "fe80::1"], {}, /--hosts: expected \[user@\]host/],
     [["--hosts", "[zz]"], {}, /--hosts: expected \[user@\]host/],
-    [[], { MOSAIC_HOSTS: "a,b,a:2" }, /--hosts: expected each host once, as a:N for N ranks .*\(from MOSAIC_HOSTS\)/],
-    [["--hosts=a", "--hostfile=b"], {}, /--hosts and --hostfile \(from --hostfile\): pass one of them/],
+    [[], { MOSAIC_HOSTS: "a,b,a:2" }, /--hosts: expected unique hosts, with a:N for N ranks .*\(from MOSAIC_HOSTS\)/],
+    [
+      ["--hosts=a", "--hostfile=b"],
+      {},
+      /--hosts and --hostfile \(from --hostfile\) cannot be combined; pass one of them/,
+    ],
     [["--hostfile=missing"], {}, /--hostfile missing: cannot be read: ENOENT/],
-    [["--hosts=a,b", "-N", "3"], {}, /--nnodes: expected 2 or MIN:2, for so many hosts, or none, received "3"/],
-    [["--hosts=localhost,b"], {}, /node 0 is localhost: other hosts cannot reach it by that name; pass/],
-    [["--hosts=a,b", "--node-rank=0"], {}, /--node-rank: expected none, as --hosts numbers the nodes, received "0"/],
-    [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a program and its options/],
+    [["--hosts=a,b", "-N", "3"], {}, /--nnodes: expected 2 or MIN:2 for 2 hosts, or no value, received "3"/],
+    [["--hosts=localhost,b"], {}, /node 0 is localhost, which other hosts cannot reach; pass/],
+    [
+      ["--hosts=a,b", "--node-rank=0"],
+      {},
+      /--node-rank: expected no value, because --hosts numbers the nodes, received "0"/,
+    ],
+    [["--hosts=a,b", "--ssh", " "], {}, /--ssh: expected a command with its options/],
     [["--hosts=a,b", "--rdzv-endpoint=:x"], {}, /--rdzv-endpoint: expected host or host:port/],
   ] as [string[], Env, RegExp][])("reject %j %j", (argv, env, message) => {
     expect(() => parse(argv, env)).toThrow(message);
@@ -383,7 +393,7 @@ describe("the options for hosts", () => {
     ["ok\na b", /hosts:2: expected host/],
     ["a:2 slots=2", /hosts:1: expected host/],
     ["a max_slots=2", /hosts:1: expected host/],
-    ["# none", /expected a host, found none/],
+    ["# none", /expected at least one host, received none/],
   ])("reject the file %j", (text, message) => {
     writeFileSync(join(testDir(), "hosts"), text);
     expect(() => parse(["--hostfile", join(testDir(), "hosts")])).toThrow(message);

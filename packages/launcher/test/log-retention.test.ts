@@ -76,7 +76,7 @@ describe("temporary logs", () => {
     removeExpiredLogs(dir, { now, bytes: 1000 });
     const text = readFileSync(join(dir, "attempt_0/0/stdout.log"), "utf8");
     expect(text).toHaveLength(995);
-    expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are kept up to 1 GB\]\nx+the end$/);
+    expect(text).toMatch(/^\[the first 4012 bytes were removed: logs are limited to 1 GB\]\nx+the end$/);
     expect(readFileSync(join(dir, "attempt_0/0/stderr.log"), "utf8")).toBe("short");
     expect(left()).toEqual(["mosaic-logs-big"]);
   });

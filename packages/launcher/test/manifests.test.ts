@@ -135,7 +135,7 @@ describe("Kubeflow's variables", () => {
       ...{ nnodes: "1:3", nodeRank: 2, nprocPerNode: 4, rdzvEndpoint: "job-worker-0:23456", maxRestarts: 5 },
       rdzvId: "job",
     });
-    expect(() => settings([], env)).toThrow(/--node-rank: expected the number of this node, 0 to 2, received nothing/);
+    expect(() => settings([], env)).toThrow(/--node-rank: expected the rank of this node, 0 to 2, received nothing/);
   });
 
   it("come after flags and Mosaic's own", () => {

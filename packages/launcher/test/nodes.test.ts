@@ -173,7 +173,7 @@ describe("launchers that disagree end within a second", () => {
     expect(second.code).toBe(2);
     for (const { stderr } of [first, second])
       expect(stderr).toMatch(
-        /node 1 \(\S+\) runs "other\.mjs", node 0 \(\S+\) ".*node\.mjs"; use the same script and arguments on all nodes/,
+        /node 1 \(\S+\) runs "other\.mjs", node 0 \(\S+\) runs ".*node\.mjs"; use the same script and arguments on all nodes/,
       );
   });
 
@@ -182,7 +182,9 @@ describe("launchers that disagree end within a second", () => {
       "use the same script and arguments on all nodes",
     );
     const { stderr } = (await disagree([[], runScript()], [["-N", "2"], runScript()])).second;
-    expect(stderr).toMatch(/--nnodes mismatch: node 1 \(\S+\) has 2, node 0 \(\S+\) 3; pass the same on all nodes/);
+    expect(stderr).toMatch(
+      /--nnodes mismatch: node 1 \(\S+\) uses 2, node 0 \(\S+\) uses 3; pass the same --nnodes on all nodes/,
+    );
   });
 
   it("about the node ranks", async () => {
@@ -216,7 +218,7 @@ describe("launchers that disagree end within a second", () => {
     const { first, second } = await disagree([[], runScript()], [[...three, "--rdzv-id", "x"], runScript()]);
     expect(second.code).toBe(2);
     expect(second.stderr).toMatch(
-      /has x, the job at this endpoint t-.*; pass the same ID, or use a different endpoint/,
+      /uses x, the job at this endpoint uses t-.*; pass the same ID, or use a different endpoint/,
     );
     expect(first.code).toBe(143);
   });
@@ -226,7 +228,7 @@ describe("launchers that disagree end within a second", () => {
     const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], runScript("waits", "9")));
     for (const one of nodes) await one.waitForOutput("waits");
     const late = await node(1, ["-N", "2"], runScript("waits", "9")).outcome;
-    expect(late.stderr).toMatch(/the job runs attempt 0 with 2 nodes already: duplicate --node-rank 1/);
+    expect(late.stderr).toMatch(/the job is already running attempt 0 with 2 nodes: duplicate --node-rank 1/);
     expect(late.code).toBe(75);
     nodes[1]?.child.kill("SIGTERM");
     expect(codes(await outcomes(nodes))).toEqual([143, 143]);
@@ -249,7 +251,7 @@ describe("launchers that disagree end within a second", () => {
       return stderr;
     };
     expect(await start({})).toMatch(
-      /several nodes need a secret of at least 32 bytes, the same on all: create one with/,
+      /a job on several nodes requires the same secret of at least 32 bytes on all nodes; create it with/,
     );
     expect(await start({ MOSAIC_TOKEN: "short" })).toMatch(
       /MOSAIC_TOKEN: expected a secret of 32 to 1024 bytes, received 5/,
@@ -260,7 +262,7 @@ describe("launchers that disagree end within a second", () => {
     expect(await start({ MOSAIC_TOKEN_FILE: "none" })).toMatch(/MOSAIC_TOKEN_FILE none: cannot be read: ENOENT/);
     chmodSync(token, 0o600);
     const own = await node(0, ["-N", "2", "--rdzv-endpoint", "192.0.2.1:29400"], runScript()).outcome;
-    expect(own.stderr).toMatch(/192\.0\.2\.1 is not an address of this host; node 0 must run on the endpoint's host/);
+    expect(own.stderr).toMatch(/192\.0\.2\.1 is not an address of this host; run node 0 on the endpoint's host/);
     expect(own.code).toBe(2);
   });
 });
@@ -295,7 +297,7 @@ describe("node 0", () => {
     );
     for (const other of [{ launcher: "0.2.0" }, { version: 3 }])
       expect(against(other)).toMatch(
-        /launcher version mismatch: node 1 \(b\) has \S+, node 0 \(a\) 0\.1\.0; install the same version/,
+        /launcher version mismatch: node 1 \(b\) uses \S+, node 0 \(a\) uses 0\.1\.0; install the same version/,
       );
     expect(against({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
     expect(against({ minNodes: 1 })).toMatch(/node 1 \(b\) has 1:2, node 0 \(a\) 2;/);

@@ -56,10 +56,13 @@ describe("a command line", () => {
     [["-x"], /unknown option -x/],
     [["--no_python", "python"], /unknown option --no_python: use --exec/],
     [["-m", "train"], /unknown option -m: use --exec python -m <module>/],
-    [["--tee=3"], /unknown option --tee: every rank's output is shown and logged/],
-    [["--rdzv-conf=timeout=9"], /unknown option --rdzv-conf: torchrun's; .* leave it out/],
+    [["--tee=3"], /unknown option --tee: mosaic-run always shows and logs the output of all ranks/],
+    [
+      ["--rdzv-conf=timeout=9"],
+      /unknown option --rdzv-conf: an option of torchrun without effect in mosaic-run; omit it/,
+    ],
     [["-hn"], /unknown option -hn/],
-    [["--grace"], /--grace: expected a value, TIME/],
+    [["--grace"], /--grace: expected a value \(TIME\)/],
     [["--no-grace"], /--grace takes a value and cannot be switched off/],
     [["--no-json=1"], /takes no value/],
   ])("rejects %j", (argv, message) => {
@@ -115,9 +118,9 @@ describe("where a value comes from", () => {
     write('{ "grace": true }');
     expect(() => settings([])).toThrow(/"grace": expected TIME, received true/);
     write("[]");
-    expect(() => settings([])).toThrow(/expected an object of options/);
+    expect(() => settings([])).toThrow(/expected an options object/);
     write("{");
-    expect(() => settings([])).toThrow(/not JSON/);
+    expect(() => settings([])).toThrow(/invalid JSON/);
   });
 });
 
@@ -157,7 +160,7 @@ describe("values", () => {
     [
       ["--rdzv-endpoint=localhost:1", "--master-port=2"],
       {},
-      /--rdzv-endpoint: expected the port 2 that --master-port names, or none, received "localhost:1"/,
+      /--rdzv-endpoint: expected port 2 as in --master-port, or no port, received "localhost:1"/,
     ],
     [["--color", "pink"], {}, /--color: expected auto, always, never/],
     [["--json=perhaps"], {}, /--json: expected true or false/],
@@ -165,7 +168,7 @@ describe("values", () => {
     [
       ["--log-prefix", "{rnak} "],
       {},
-      /--log-prefix: expected \{rank\}, \{host\}, \{attempt\}, \{stream\} and text without braces, received "\{rnak\} "$/,
+      /--log-prefix: expected text with the fields \{rank\}, \{host\}, \{attempt\}, \{stream\} and no other braces, received "\{rnak\} "$/,
     ],
     [[], { MOSAIC_LOG_PREFIX: "{rank}{}" }, /--log-prefix: .* received "\{rank\}\{\}" \(from MOSAIC_LOG_PREFIX\)/],
     [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
@@ -211,22 +214,22 @@ describe("values", () => {
     const argv = ["-n", "2", "train.ts", "it's"];
     const parse = (): unknown => parseSettings(resolveSources(parseCommandLine(argv).options, batch, testDir()), argv);
     expect(parse).toThrow(
-      /: start the launcher on each, srun --ntasks-per-node=1 --kill-on-bad-exit=0 \S+ -n 2 train\.ts 'it'\\''s'; or pass --nnodes 1/,
+      /; start the launcher on each node with srun --ntasks-per-node=1 --kill-on-bad-exit=0 \S+ -n 2 train\.ts 'it'\\''s', or pass --nnodes 1/,
     );
     vi.stubEnv("SLURM_NTASKS", "6");
-    expect(parse).toThrow(/each, srun --kill-on-bad-exit=0 \S+ -n 2/);
+    expect(parse).toThrow(/each node with srun --kill-on-bad-exit=0 \S+ -n 2/);
     vi.unstubAllEnvs();
   });
 
   it.each([
-    [["--nnodes", "two"], {}, /--nnodes: expected N or MIN:MAX, up to 4096, received "two"$/],
+    [["--nnodes", "two"], {}, /--nnodes: expected N or MIN:MAX with at most 4096 nodes, received "two"$/],
     [["--nnodes", "3:2"], {}, /--nnodes: expected N or MIN:MAX/],
-    [["-N", "2"], {}, /--node-rank: expected the number of this node, 0 to 1, received nothing$/],
+    [["-N", "2"], {}, /--node-rank: expected the rank of this node, 0 to 1, received nothing$/],
     [["-N", "2", "--node-rank=2"], {}, /--node-rank: expected an integer from 0 to 1, received "2"/],
     [["-N", "2", "--node-rank=1"], {}, /--rdzv-endpoint: expected the address of node 0, .*received nothing$/],
-    [["-N2", "--node-rank=1", "--standalone"], {}, /--standalone: expected false, as --nnodes is 2/],
-    [["--node-rank=1"], {}, /--node-rank: expected 0, as --nnodes is 1, received "1"/],
-    [["--rdzv-backend", "etcd"], {}, /--rdzv-backend: expected static or c10d, which both mean/],
+    [["-N2", "--node-rank=1", "--standalone"], {}, /--standalone: expected false, because --nnodes is 2/],
+    [["--node-rank=1"], {}, /--node-rank: expected 0, because --nnodes is 1, received "1"/],
+    [["--rdzv-backend", "etcd"], {}, /--rdzv-backend: expected static or c10d \(both select/],
     [
       ["--rdzv-endpoint", "node0:29400"],
       {},
@@ -236,7 +239,7 @@ describe("values", () => {
     [
       [],
       { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" },
-      /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*: start the launcher on each, srun --ntasks-per-node=1/,
+      /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*; start the launcher on each node with srun --ntasks-per-node=1/,
     ],
   ] as [string[], Env, RegExp][])("rejects nodes: %j %j", (argv, env, message) => {
     expect(() => settings(argv, env)).toThrow(message);

@@ -140,7 +140,7 @@ describe("the console", () => {
     sink.write("after\n");
     await sink.flush();
     expect(text).toMatch(
-      /line 4 .*\nmosaic-run: 4\d lines not shown: the reader was too slow; the log files have them\nafter\n$/s,
+      /line 4 .*\nmosaic-run: 4\d lines not shown because the reader was too slow; see the log files\nafter\n$/s,
     );
   });
 });

@@ -36,7 +36,7 @@ describe("a job is restarted", () => {
     const outcome = await job(["--max-restarts", "5"], ["0,1,2,3"]);
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(2);
     expect(outcome.stderr).toContain(
-      "not restarted: two failures in a row, each within 10 s of its start (--min-uptime)",
+      "not restarted: two consecutive failures, each within 10 s of the start (--min-uptime)",
     );
     expect(outcome.code).toBe(3);
   });

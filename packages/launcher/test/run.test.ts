@@ -91,7 +91,7 @@ describe("the environment of a rank", () => {
     const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.output())?.[1] ?? "";
     const second = await run(["-n", "1", "--master-port", port, program("wait.mjs")]);
     expect(second.stderr).toMatch(
-      new RegExp(`^mosaic-run: port ${port} is in use by pid ${job.pid} \\(\\S+\\); leave out --master-port`),
+      new RegExp(`^mosaic-run: port ${port} is in use by pid ${job.pid} \\(\\S+\\); omit --master-port`),
     );
     expect(second.code).toBe(75);
     // The second job's would be logs of nothing, which no output names.
@@ -124,7 +124,7 @@ describe("an entry", () => {
   it("reads an empty stdin, as the help states, and times without a unit are seconds there", async () => {
     expect(await run(["-n", "1", "--exec", "wc", "-c"])).toMatchObject({ code: 0, stdout: "[0] 0\n" });
     const { stdout } = await run(["--help"]);
-    expect(stdout).toContain("a number without a unit is seconds. Ranks have an empty stdin.");
+    expect(stdout).toContain("a number without a unit is in seconds. The standard input of ranks is empty.");
   });
 
   it("in TypeScript runs with the project's tsx, and throws where its source states", async () => {
@@ -175,7 +175,7 @@ describe("a directory that is not there", () => {
     const script = `${within} process.exitCode = require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: "inherit" }).status`;
     const outcome = await runNode(["-e", script, "--", CLI, "-n1", "--exec", "true"]).outcome;
     expect(outcome.stderr).toMatch(
-      /^mosaic-run: the working directory has been deleted \(.*\); change to one that exists\n$/,
+      /^mosaic-run: the working directory has been deleted \(.*\); change to an existing directory\n$/,
     );
     expect(outcome.code).toBe(2);
   });
@@ -195,7 +195,7 @@ describe("a directory that is not there", () => {
     const env = { TMPDIR: join(testDir(), "none") };
     const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
     expect(outcome.stderr).toMatch(
-      /^mosaic-run: no directory can be created in \S+\/none: ENOENT.*; set TMPDIR to a different one\n$/,
+      /^mosaic-run: cannot create a directory in \S+\/none: ENOENT.*; set TMPDIR to a different directory\n$/,
     );
     expect(outcome.code).toBe(2);
   });
@@ -233,7 +233,7 @@ describe("under srun", () => {
     const task = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "1", SLURM_LOCALID: "1" };
     const outcome = await run(["--exec", "sh", "-c", "echo started"], { env: task });
     expect(outcome).toMatchObject({ code: 0, stdout: "" });
-    expect(outcome.stderr).toContain("another task of this node starts the ranks");
+    expect(outcome.stderr).toContain("another task on this node starts the ranks");
     const first = await run(["-n1", "--exec", "sh", "-c", "echo started"], { env: { ...task, SLURM_LOCALID: "0" } });
     expect(first.stdout).toBe("[0] started\n");
   });

@@ -74,7 +74,7 @@ describe("a signal to the launcher", { repeats }, () => {
     await delay(600);
     job.child.kill(second);
     const outcome = await job.outcome;
-    expect(outcome.stderr).toContain(`mosaic-run: ${second} during the grace: killing ranks 0,1,2`);
+    expect(outcome.stderr).toContain(`mosaic-run: ${second} during the grace period: killing ranks 0,1,2`);
     expect(outcome.code).toBe({ SIGTERM: 143, SIGINT: 130 }[first]);
     expect(outcome.ms).toBeLessThan(20_000);
   });
@@ -84,7 +84,7 @@ describe("a signal to the launcher", { repeats }, () => {
     await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
-    expect(outcome.stderr).toContain("SIGTERM during the grace: killing ranks 0,1,2");
+    expect(outcome.stderr).toContain("SIGTERM during the grace period: killing ranks 0,1,2");
     expect(outcome.code).toBe(124);
   });
 

@@ -87,7 +87,7 @@ describe("store", () => {
     await b.set("y", "2");
     await both;
     expect(String(await taken)).toBe("2");
-    await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/after 5 ms, wait: still missing z$/);
+    await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/timed out after 5 ms: wait: missing keys: z$/);
     await expect(a.waitFor("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
   });
 
@@ -230,7 +230,7 @@ describe("store admission and limits", () => {
   it("reports that the job may have ended when its token is gone", async () => {
     vi.stubEnv("MOSAIC_TOKEN_FILE", "/nowhere/token");
     const gone = connectStore({ address: server.address, runId: RUN });
-    await expect(gone).rejects.toMatchObject({ code: "CLOSED", message: expect.stringMatching(/did the job end/) });
+    await expect(gone).rejects.toMatchObject({ code: "CLOSED", message: expect.stringMatching(/has the job ended/) });
     vi.unstubAllEnvs();
   });
 });

@@ -101,9 +101,11 @@ describe("the job", () => {
   });
 
   it("that is none, or one of several, is an error that lists what runs", () => {
-    expect(() => findJob("x", jobs)).toThrow('expected a running job, received "x"; running: train-12ab, train-98cd');
-    expect(() => findJob("train", jobs)).toThrow("running: train-12ab, train-98cd");
-    expect(() => findJob(undefined, jobs)).toThrow("expected the id of a job, received none; running: train-12ab");
+    expect(() => findJob("x", jobs)).toThrow(
+      'expected a running job, received "x"; running jobs: train-12ab, train-98cd',
+    );
+    expect(() => findJob("train", jobs)).toThrow("running jobs: train-12ab, train-98cd");
+    expect(() => findJob(undefined, jobs)).toThrow("expected a run id, received none; running jobs: train-12ab");
     expect(() => findJob(undefined, [])).toThrow("no mosaic-run job of this user is running on this host");
   });
 });
@@ -114,7 +116,7 @@ describe("the command", () => {
     const argv = ["--once", "ab", "--interval=500ms", "--json", "--prometheus", "9400"];
     expect(parseTopSettings(argv, "1.0.0")).toEqual(expected);
     for (const [wrong, message] of [
-      [["--intervall", "1s"], "unknown option --intervall; did you mean --interval? (mosaic-top --help lists all)"],
+      [["--intervall", "1s"], "unknown option --intervall; did you mean --interval? (see mosaic-top --help)"],
       [["--interval", "50ms"], '--interval: expected a time of at least 100ms, received "50ms"'],
       [["--prometheus", "70000"], '--prometheus: expected an integer from 0 to 65535, received "70000"'],
       [["a", "b"], 'expected one job, received "a" and "b"'],

@@ -40,7 +40,9 @@ test("ranks that leave no trace, or no page, are named as the reason, and the jo
   const idle = ["-n", "1", "--trace", "traces", "--exec", "true"];
   const without = await mosaicRun(idle, { cwd: testDir() }).outcome;
   expect(without.code).toBe(0);
-  expect(without.stderr).toMatch(/^mosaic-run: no trace: no rank wrote a trace; ranks do when they close the context/);
+  expect(without.stderr).toMatch(
+    /^mosaic-run: no trace: no rank wrote a trace; close the context of @mosaic\/attention on each rank/,
+  );
   const bare = await mosaicRun(["--json", "--trace", "traces", program("traced.mjs"), "bare"], { cwd: testDir() })
     .outcome;
   const events = bare.stdout

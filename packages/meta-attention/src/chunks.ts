@@ -102,12 +102,13 @@ function checkOrder(where: string, chunks: readonly Chunk[], placement: Placemen
   const [starts, ends] = [chunks.map(firstPosition), chunks.map(lastPosition)];
   const interleaved = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
   if (interleaved < 0) return;
-  const name = (i: number): string => `chunk ${i}, from ${starts[i]} to ${ends[i]}`;
+  const name = (i: number): string => `chunk ${i} (positions ${starts[i]} to ${ends[i]})`;
   throw new OptionError({
     where,
-    expected: "chunks that do not interleave: under a causal mask a chunk is routed by what precedes all of it",
-    received: `placement ${placement.name}, whose chunks interleave: ${name(interleaved - 1)}, and ${name(interleaved)}`,
-    remedy: 'use "contiguous", or "zigzag" with an even chunksPerRank, which balances causal work as well',
+    expected:
+      "chunks that do not interleave: under a causal mask, routing of a chunk depends only on positions before the whole chunk",
+    received: `placement ${placement.name} with interleaved chunks: ${name(interleaved - 1)} and ${name(interleaved)}`,
+    remedy: 'use placement "contiguous", or "zigzag" with an even chunksPerRank, which also balances causal work',
   });
 }
 
@@ -125,9 +126,10 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   if (length > 0 && expected === rows) return;
   throw new ShapeError({
     where,
-    expected: length > 0 ? `${expected} rows, this rank's shard of ${length}` : "a sequence of at least one token",
+    expected: length > 0 ? `${expected} rows, this rank's shard of ${length} rows` : "a sequence of at least one token",
     received: String(rows),
-    remedy: "pass the placement that the sequence was sharded with, and the sequenceLength of the whole sequence",
+    remedy:
+      "pass the placement that the sequence was sharded with, and the length of the whole sequence as sequenceLength",
   });
 }
 

@@ -175,7 +175,7 @@ export class ChunkSummaryEncoder extends Module {
     checkTensor("ChunkSummaryEncoder: content", content, 2);
     checkTensor("ChunkSummaryEncoder: weights", weights, 2);
     const fits = values === null || (values instanceof Float32Array && values.length === weights.size);
-    expectValue("ChunkSummaryEncoder: values", fits, "the values of the weights, or null", values);
+    expectValue("ChunkSummaryEncoder: values", fits, "a Float32Array with the values of the weights, or null", values);
     return scope(() => {
       const statistics = this.#statistics(weights, values);
       const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
@@ -201,7 +201,7 @@ export class ChunkSummaryEncoder extends Module {
     if (x.rank === 3 && x.shape[1]! > 0 && x.shape[2] === this.embedDim) return;
     throw new ShapeError({
       where: "ChunkSummaryEncoder",
-      expected: `x [B,S,${this.embedDim}], S at least 1`,
+      expected: `x [B,S,${this.embedDim}] with S ≥ 1`,
       received: formatShape(x.shape),
     });
   }

@@ -14,7 +14,9 @@ export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forwa
   /** Tokens of the whole sequence in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
   /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. Default: the router's. */
-  chosen: option.custom("chunks by batch element and query chunk", isChosen, { optional: true }),
+  chosen: option.custom("an array of chunk indices for each batch element and query chunk", isChosen, {
+    optional: true,
+  }),
   /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. Default false. */
   dryRun: option.boolean({ default: false }),
 });

@@ -24,7 +24,7 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.visibility?.count !== "function") {
     throw new OptionError({
       where,
-      expected: "the meta of a result of HierarchicalMetaAttention.forward",
+      expected: "the meta object returned by HierarchicalMetaAttention.forward",
       received: formatValue(meta),
       remedy: "write const { out, meta } = await module.forward(x)",
     });

@@ -121,8 +121,8 @@ function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
   if (along >= embed) {
     throw new ShapeError({
       where,
-      expected: "an axis other than the last, the embedding",
-      received: `${axis} of ${formatShape(x.shape)}`,
+      expected: "an axis other than the last axis, the embedding",
+      received: `axis ${axis} of ${formatShape(x.shape)}`,
     });
   }
   const others = x.shape.map((_, each) => each).filter((each) => each !== along && each !== embed);

@@ -174,7 +174,7 @@ function checkCombination(settings: ResolvedOptions): void {
   const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [
       combine === "soft" && !gate,
-      'gate: true with combine "soft", which needs the gate to include the own chunk',
+      'gate: true with combine "soft", which requires the gate to include the own chunk of each query',
       "gate: false",
     ],
     [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],

@@ -176,7 +176,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
     throw new ShapeError({
       where,
-      expected: `x [B,S,${embedDim}], embedDim last`,
+      expected: `x [B,S,${embedDim}] with embedDim as the last axis`,
       received: formatShape(x.shape),
       remedy: "use MultiAxisHierarchicalAttention for inputs with a different number of dimensions",
     });
@@ -186,7 +186,7 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
     where,
     expected: dtype,
     received: x.dtype,
-    remedy: `convert x with to("${dtype}"), or give the module dtype: "${x.dtype}"`,
+    remedy: `convert x with to("${dtype}"), or construct the module with dtype: "${x.dtype}"`,
   });
 }
 
@@ -205,7 +205,7 @@ export function checkSelectedChunks(
   if (whole) return;
   throw new OptionError({
     where,
-    expected: `chosen[${batch}][${chunks}], lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,
+    expected: `chosen[${batch}][${chunks}] with lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,
     received: chosen ? JSON.stringify(chosen).slice(0, 100) : "none",
   });
 }

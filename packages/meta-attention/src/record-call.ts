@@ -34,9 +34,9 @@ export function recordRouting(
     const choice = chosen ? `${formatChosen([chosen])} given` : `top ${topK} of ${chunks.all.length}`;
     const parts = [
       `${config.label} routes: chunks ${choice}`,
-      `${chunks.perRank} on each rank`,
+      `${chunks.perRank} chunks per rank`,
       `${x.dtype} [${x.shape[0]},S,${x.shape[2]}]`,
-      `heads ${numHeads}/${numKvHeads} of ${headDim}`,
+      `heads ${numHeads}/${numKvHeads} of size ${headDim}`,
       `${combine}, scale ${scale}`,
       formatChunking(chunks),
       ...formatOptions(settings),
@@ -65,7 +65,7 @@ function record(group: ProcessGroup, description: () => string): void {
 function formatOptions(settings: ResolvedOptions): string[] {
   const { summaryDim, metaHeads, summaryHeads, gate, certificate, maxMissedMass, useCheckpoint, positions } = settings;
   return [
-    `summaries of ${summaryDim} by ${summaryHeads} heads, meta heads ${metaHeads}`,
+    `summary size ${summaryDim}, summary heads ${summaryHeads}, meta heads ${metaHeads}`,
     ...(gate ? ["gate"] : []),
     ...(positions ? ["positions"] : []),
     ...(certificate ? ["certificate"] : []),

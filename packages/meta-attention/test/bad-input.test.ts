@@ -121,7 +121,7 @@ test.each([
     });
     expect(error).toBeInstanceOf(OptionError);
     expect(String(error)).toMatch(
-      new RegExp(`precedes all of it.*${placement}, whose chunks interleave.*"zigzag" with an even`),
+      new RegExp(`before the whole chunk.*${placement} with interleaved chunks.*"zigzag" with an even`),
     );
   },
 );
@@ -192,7 +192,7 @@ test("the parts", async () => {
     using x = randn(ctx, [1, 0, 8]);
     await encoder.forward(x);
   });
-  expect(String(empty)).toMatch(/S at least 1/);
+  expect(String(empty)).toMatch(/with S ≥ 1/);
   const flat = await mistake((ctx) => {
     using meta = new MetaAttention(ctx, { summaryDim: 8 });
     using x = randn(ctx, [4, 8]);

@@ -153,7 +153,7 @@ test.each(trials.map((row) => [row.name, row] as const))(
     const results = await onWorld(makeWorld, { size: ranks, wrapDevice: poisoned }, async (ctx) => {
       const rank = perturbed(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await runStep(rank, trial);
-      check(rank.inFlight() === 0, `rank ${ctx.rank}: ${rank.inFlight()} collectives were not waited for`);
+      check(rank.inFlight() === 0, `rank ${ctx.rank}: wait() was not called on ${rank.inFlight()} collectives`);
       return result;
     });
     const [first] = results as [RankResult];

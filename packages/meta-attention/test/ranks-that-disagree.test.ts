@@ -41,7 +41,7 @@ async function collectErrors(given: readonly { options?: Options; call?: MetaFor
 describe("what differs between ranks is named on both", () => {
   test.each<readonly [string, readonly [Options, Options], readonly [string, string]]>([
     ["topK", [{ topK: 1 }, { topK: 2 }], ["chunks top 1 of 4, ", "chunks top 2 of 4, "]],
-    ["chunks on each rank", [{}, { chunksPerRank: 4 }], [" of 4, 2 on each rank", " of 8, 4 on each rank"]],
+    ["chunks on each rank", [{}, { chunksPerRank: 4 }], [" of 4, 2 chunks per rank", " of 8, 4 chunks per rank"]],
     ["the mask", [{}, { causal: true }], ["mask full 0:16 × 0:16, ", "mask causal 0:16 × 0:16, "]],
     [
       "a mask that lets no rank see another's keys",

@@ -78,11 +78,11 @@ test("null turns softcaps off", () => {
 describe("what is not supported is an error that names the field", () => {
   test.each([
     [{ model_type: "mamba" }, /config.json: model_type: expected one of llama, mistral, .*, received "mamba"/],
-    [{ model_type: "gemma3" }, /received "gemma3"; of Gemma 3, only folders of the text model/],
+    [{ model_type: "gemma3" }, /received "gemma3"; for Gemma 3, only text models/],
     [{ model_type: undefined }, /model_type: expected one of .*, received undefined/],
     [
       { vocab_size: undefined },
-      /config.json: vocab_size: expected an integer ≥ 1, received undefined; its model type must have/,
+      /config.json: vocab_size: expected an integer ≥ 1, received undefined; add the field: this model type requires it/,
     ],
     [{ hidden_size: "48" }, /hidden_size: expected an integer ≥ 1, received "48"; correct the file/],
     [{ hidden_act: "relu" }, /hidden_act: expected one of silu, .*, received "relu"/],
@@ -97,7 +97,7 @@ describe("what is not supported is an error that names the field", () => {
     ],
     [{ rope_parameters: { partial_rotary_factor: 0.5 } }, /partial_rotary_factor: expected 1, received 0.5/],
     [{ rope_parameters: [] }, /rope_parameters: expected an object, received \[\]/],
-    [{ eos_token_id: "</s>" }, /eos_token_id: expected a token id, an array of them, or null, received "<\/s>"/],
+    [{ eos_token_id: "</s>" }, /eos_token_id: expected a token id, an array of token ids, or null, received "<\/s>"/],
     [{ use_bidirectional_attention: true }, /use_bidirectional_attention: expected a causal model, received true/],
     [{ tie_word_embeddings: 1 }, /tie_word_embeddings: expected a boolean, received 1/],
   ] as const)("%o", (fields, message) => {

@@ -45,7 +45,7 @@ const norm = { dtype: "float32", shape: [47], values: new Float32Array(47) };
 describe("a folder is rejected before anything is sent", () => {
   test("of another architecture", async () => {
     expect(await failure(withConfig({ model_type: "bert" }))).toMatch(
-      /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; such a model is not supported/,
+      /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; this model type is not supported/,
     );
   });
 
@@ -54,7 +54,7 @@ describe("a folder is rejected before anything is sent", () => {
       /FileError: FOLDER\/config.json: expected JSON, received .*; download the file again/,
     );
     expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, "config.json"))))).toMatch(
-      /FOLDER\/config.json: expected a file of a Hugging Face folder, received no such file; download all files/,
+      /FOLDER\/config.json: expected a file of a Hugging Face model folder, received no such file; download all files/,
     );
   });
 
@@ -66,7 +66,7 @@ describe("a folder is rejected before anything is sent", () => {
 
   test("with a tensor of another shape", async () => {
     expect(await failure(withWeights({ "model.norm.weight": norm }), single)).toMatch(
-      /received "model.norm.weight" \[47\] instead of \[48\]; use the config.json of these weights/,
+      /received "model.norm.weight" has shape \[47\] instead of \[48\]; use the config.json of these weights/,
     );
   });
 
@@ -85,10 +85,10 @@ describe("a folder is rejected before anything is sent", () => {
   test("with a shard that is truncated, or missing", async () => {
     const shard = "model-00002-of-00003.safetensors";
     expect(await failure((path) => truncate(join(path, shard), 5000))).toMatch(
-      /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensors, received \d+; restore the file from a copy; nothing was loaded/,
+      /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensor data, received \d+; restore the file from a copy; nothing was loaded/,
     );
     expect(await failure((path) => import("node:fs/promises").then(({ rm }) => rm(join(path, shard))))).toMatch(
-      /FOLDER\/model-00002-of-00003.safetensors: expected weights in safetensors format, received no such file beside model-00001/,
+      /FOLDER\/model-00002-of-00003.safetensors: expected weights in safetensors format, received no such file; the folder contains model-00001/,
     );
   });
 
@@ -103,7 +103,9 @@ describe("a folder is rejected before anything is sent", () => {
           },
         }),
       );
-    expect(await failure(index)).toMatch(/expected tensor ".*", as model.safetensors.index.json states, received/);
+    expect(await failure(index)).toMatch(
+      /expected tensor ".*", as specified by model.safetensors.index.json, received/,
+    );
     const outside = (path: string) =>
       writeFile(join(path, "model.safetensors.index.json"), JSON.stringify({ weight_map: { a: "../x.safetensors" } }));
     expect(await failure(outside)).toMatch(
@@ -132,7 +134,7 @@ describe("generate rejects before anything is sent", () => {
     [
       "no token",
       { tokens: [] },
-      /tokens: expected at least one token, each below 64, the model's vocabulary, received none/,
+      /tokens: expected at least one token, each below 64, the vocabulary size of the model, received none/,
     ],
     ["a token of another vocabulary", { tokens: [64] }, /received 64; use the tokenizer of this model/],
     [
@@ -153,7 +155,7 @@ describe("generate rejects before anything is sent", () => {
     [
       "a context beyond the model's",
       { tokens, maxNewTokens: 510 },
-      /maxNewTokens: expected at most 512 tokens in all, the model's max_position_embeddings, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,
+      /maxNewTokens: expected at most 512 tokens in total, the model's max_position_embeddings, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,
     ],
     [
       "a prompt as long as the model's context",
@@ -194,7 +196,7 @@ describe("generate rejects before anything is sent", () => {
       using cache = new GenerationCache(loaded, { maxTokens: 16, blockSize: 4 });
       expect(cache.freeTokens).toBe(16);
       expect(() => loaded.generate({ tokens, cache, maxNewTokens: 14 })).toThrow(
-        /generate: cache: expected memory for 17 tokens, received 16 free; create it with a larger maxTokens/,
+        /generate: cache: expected free memory for 17 tokens, received free memory for 16 tokens; create the cache with a larger maxTokens/,
       );
       expect(ctx.world.traffic().messagesSent).toBe(0);
     });

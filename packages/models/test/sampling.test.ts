@@ -103,6 +103,6 @@ test("without sampling, the first of the largest logits after the repetition pen
 
 test("logits that are NaN are an error", () => {
   expect(() => sampleToken(Float32Array.of(1, Number.NaN), [], settings({}), 0)).toThrow(
-    /generate: expected logits that are numbers, received NaN for token 1; .*bfloat16/,
+    /generate: expected logits without NaN, received NaN for token 1; .*bfloat16/,
   );
 });

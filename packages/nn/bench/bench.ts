@@ -34,7 +34,10 @@ async function timed<Names extends string>(
 }
 
 const layer = [[384, 128], [384], [128, 128], [128], [512, 128], [512], [128, 512], [128], [128], [128], [128], [128]];
-const models = { "one of 10 M": [[10_000_000]], "144 of 2.4 M": Array.from({ length: 12 }, () => layer).flat() };
+const models = {
+  "1 tensor of 10 M elements": [[10_000_000]],
+  "144 tensors of 2.4 M elements in total": Array.from({ length: 12 }, () => layer).flat(),
+};
 
 await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
 for (const [name, shapes] of Object.entries(models)) {
@@ -51,7 +54,7 @@ for (const [name, shapes] of Object.entries(models)) {
     clipGradNorm: () => clipGradNorm(model, 1).dispose(),
   });
   const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
-  console.log(`parameters, ${name}: a += b ${sum.toFixed(2)} ms; ${ratios.join(", ")} times that`);
+  console.log(`parameters, ${name}: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
 }
 
 using x = randn(ctx, [4096, 1024]);
@@ -74,7 +77,7 @@ const { sum, ...best } = await timed(ctx, {
   },
 });
 const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
-console.log(`[4096, 1024]: a += b ${sum.toFixed(2)} ms; ${ratios.join(", ")} times that`);
+console.log(`[4096, 1024]: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
 
 const [rows, features, classes] = [1024, 256, 32_768];
 for (const dtype of ["float32", "bfloat16"] as const) {
@@ -105,6 +108,6 @@ for (const dtype of ["float32", "bfloat16"] as const) {
   });
   const ratios = Object.entries(fused).map(([each, ms]) => `${each} ${(ms / whole).toFixed(2)}`);
   console.log(
-    `linear and cross-entropy, ${rows} × ${features} × ${classes}, ${dtype}: ${whole.toFixed(0)} ms; ${ratios.join(", ")} times that`,
+    `linear and cross-entropy, ${rows} × ${features} × ${classes}, ${dtype}: ${whole.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
   );
 }

@@ -197,13 +197,13 @@ test("rejects what does not fit, and a state of other rows", async () => {
   const make = (ctx: Context, more: Partial<DataLoaderOptions> = {}) =>
     new DataLoader(ctx, tokenArrays(documents), { ...options, ...more });
   await onMesh({ dp: 2 }, (ctx) => {
-    expect(() => make(ctx, { batchSize: 3 })).toThrow(/a multiple of 2, the ranks along "dp", received 3/);
-    expect(() => make(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens, one batch, received \d+/);
+    expect(() => make(ctx, { batchSize: 3 })).toThrow(/a multiple of 2, the number of ranks along "dp", received 3/);
+    expect(() => make(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens for one batch, received \d+/);
     const state = make(ctx).state();
     expect(() => make(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
       /expected seed 8, rowLength 12, received seed 9, rowLength 24/,
     );
-    expect(() => make(ctx).load({ ...state, index: 1000 })).toThrow(/an index of at most/);
+    expect(() => make(ctx).load({ ...state, index: 1000 })).toThrow(/an epoch and a batch index ≤/);
     expect(() => new DataLoader(ctx, [] as never, options)).toThrow(/a TokenSource/);
   });
   expect(() => tokenArrays([[1, -1]])).toThrow(OptionError);
@@ -213,5 +213,5 @@ test("rejects what does not fit, and a state of other rows", async () => {
   writeFileSync(path, Uint32Array.from([1, 2 ** 25]));
   using large = tokenFile(path, { dtype: "uint32" });
   expect(() => large.read(0, 2)).toThrow(/an integer from 0 to 2²⁴/);
-  expect(() => large.read(1, 2)).toThrow(/a stretch of the 2 tokens/);
+  expect(() => large.read(1, 2)).toThrow(/\[start, count\] within the 2 tokens/);
 });

@@ -213,11 +213,13 @@ describe("rejects", () => {
       const model = new Blocks(ctx);
       expect(() => fullyShard(ctx, model, { axis: "tp" })).toThrow(/expected one of the axes dp, sp, received "tp"/);
       const units = [new Linear(ctx, 2, 2)];
-      expect(() => fullyShard(ctx, model, { units })).toThrow(/units\[0\]: expected a part of the model/);
+      expect(() => fullyShard(ctx, model, { units })).toThrow(/units\[0\]: expected a submodule of the model/);
       expect(() => fullyShard(ctx, model, { stage: 4 as Stage })).toThrow(OptionError);
       const early = adamW(model);
       fullyShard(ctx, model);
-      expect(() => fullyShard(ctx, model)).toThrow(/a model that is not sharded, received "embed.weight" is/);
+      expect(() => fullyShard(ctx, model)).toThrow(
+        /a model that is not sharded, received a sharded parameter "embed.weight"/,
+      );
       expect(() => early.step()).toThrow(/call fullyShard\(ctx, model\) before new AdamW/);
     });
   });

@@ -182,7 +182,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
       /rank 0: expected success on every rank, received a failure on rank 1 \(saveCheckpoint: /,
     );
     expect(String(second)).toMatch(
-      /FileError: saveCheckpoint: .*: expected a folder that exists or can be made, received EEXIST/,
+      /FileError: saveCheckpoint: .*: expected a folder that exists or can be created, received EEXIST/,
     );
     expect(hosts.files("n0")).toEqual(["training.safetensors"]);
     expect(hosts.bytes("n0")).toEqual(before);
@@ -198,7 +198,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     for (const error of errors) {
       expect(error).toBeInstanceOf(FileError);
       expect(String(error)).toMatch(
-        /equal parameters and optimizer states on all hosts, received SHA-256 \w{12}… on n0 and SHA-256 \w{12}… on n1; call reduceGradients before each step/,
+        /identical parameters and optimizer states on all hosts, received SHA-256 \w{12}… on n0 and SHA-256 \w{12}… on n1; call reduceGradients before each step/,
       );
     }
     for (const name of hosts.names) expect(hosts.files(name)).toEqual([]);
@@ -246,7 +246,7 @@ describe("hosts that hold different contents", () => {
     await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 3, hosts.only("n2")));
     for (const error of await load(hosts)) {
       expect(String(error)).toMatch(
-        /checkpoints of one training on all hosts, received those of 2: one on n0, n1 and one on n2; delete the files/,
+        /checkpoints of the same training run on all hosts, received checkpoints of 2 training runs: one on n0, n1 and one on n2; delete the files/,
       );
     }
   });
@@ -261,7 +261,7 @@ describe("hosts that hold different contents", () => {
       expect((await loadCheckpoint(ctx, path, build(ctx), options)).steps).toBe(1);
     });
     expect(warned.mock.calls.map(([text]) => String(text))).toEqual([
-      expect.stringMatching(/a damaged file on n1 is not used: .*restore/),
+      expect.stringMatching(/ignoring a damaged file on n1: .*restore/),
     ]);
     warned.mockRestore();
     expect(hosts.bytes("n1")).toEqual(good);

@@ -31,7 +31,7 @@ test.each(optimizers)(
       backward(model, ctx.rank + 1);
       expect(() => optimizer.step()).toThrow(OptionError);
       expect(() => optimizer.step()).toThrow(
-        `${kind}.step 0: expected gradients reduced over the 4 ranks, received one of "weight" that holds this rank's part only; ` +
+        `${kind}.step 0: expected gradients reduced over the 4 ranks, received a gradient of "weight" from this rank only; ` +
           "call reduceGradients(ctx, model) between backward() and step(), or pass allowLocalGradients: true",
       );
       expect(await model.weight.read()).toEqual(before);

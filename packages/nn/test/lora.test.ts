@@ -189,7 +189,7 @@ describe("merged", () => {
       using module = new LoRA(ctx, new Linear(ctx, ins, outs), { rank });
       using x = randn(ctx, [2, ins]);
       module.merge();
-      expect(() => module.forward(x)).toThrow(/not merged, to train them.*call unmerge\(\) before training/s);
+      expect(() => module.forward(x)).toThrow(/unmerged adapters for training.*call unmerge\(\) before training/s);
       module.unmerge().forward(x).dispose();
     }));
 });
@@ -310,7 +310,7 @@ describe("addLoRA", () => {
       ]);
       // Adapters within are not adapted again.
       expect(() => addLoRA(ctx, shared, { targets: ["base_layer"], rank: 1 })).toThrow(
-        /among none, received "base_layer"/,
+        /\(available: none\), received "base_layer"/,
       );
     }));
 

@@ -167,7 +167,9 @@ test("schedule-free in evaluation neither steps nor saves", () =>
   alone((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
     for (const use of [() => optimizer.step(), () => optimizer.stateDict()]) {
-      expect(use).toThrow(/evaluation mode, in which the parameters hold the average; call optimizer\.train\(\) first/);
+      expect(use).toThrow(
+        /an optimizer in evaluation mode, in which the parameters are averages; call optimizer\.train\(\) first/,
+      );
     }
   }));
 
@@ -305,9 +307,11 @@ describe("state", () => {
       using free = new ScheduleFreeAdamW(new Linear(ctx, 1, 1));
       small.step();
       expect(() => free.loadStateDict(small.stateDict())).toThrow(
-        /the state of ScheduleFreeAdamW, received that of AdamW/,
+        /the state of ScheduleFreeAdamW, received the state of AdamW/,
       );
-      expect(() => large.loadStateDict(small.stateDict())).toThrow(/"weight\.exp_avg" \[1,1\] instead of \[1,2\]/);
+      expect(() => large.loadStateDict(small.stateDict())).toThrow(
+        /"weight\.exp_avg" has shape \[1,1\] instead of \[1,2\]/,
+      );
       expect(() => large.loadStateDict({ ...large.stateDict(), numbers: {} })).toThrow(
         /a number "steps", received undefined/,
       );
@@ -329,7 +333,7 @@ test("a model without parameters is rejected", () =>
   alone(() => {
     using empty = new ModuleList();
     expect(() => new AdamW(empty)).toThrow(
-      /^AdamW: expected a model with parameters, received a ModuleList; add layers by addChild/,
+      /^AdamW: expected a model with parameters, received a ModuleList; register layers with addChild/,
     );
   }));
 

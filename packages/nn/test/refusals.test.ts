@@ -68,7 +68,7 @@ test("a token out of range names the layer and the size of its table", async () 
     using embed = new Embedding(ctx, 4, 2);
     using out = embed.forward(fromArray(ctx, [1, 4], [2]));
     await expect(out.read()).rejects.toThrow(
-      /received 4; in an Embedding these are token ids, and its table has 4 rows/,
+      /received 4; in an Embedding, the indices are token ids and the table has 4 rows/,
     );
   });
 });
@@ -84,8 +84,8 @@ const unsavable: [what: string, data: unknown, message: RegExp][] = [
   ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
   ["a date", new Date(0), /data: .* received a Date/],
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
-  ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with Symbol\(b\)/],
-  ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with "mean"/],
+  ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with the key Symbol\(b\)/],
+  ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with the key "mean"/],
   ["an object within itself", circle, /data\.self: .* received a circular reference/],
 ];
 

@@ -170,7 +170,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     writeFileSync(path, readFileSync(path).subarray(0, 1000));
     for (const error of await refused(path)) {
       expect(error).toBeInstanceOf(FileError);
-      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000; pass a file in safetensors format/);
+      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000 bytes; pass a file in safetensors format/);
     }
   });
 
@@ -192,13 +192,13 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
       expect(String(error)).toMatch(/missing "2\.weight", "2\.bias"; unexpected "3\.bias", "3\.weight"/);
     }
     expect(String((await refused(await saved(optimizers.ScheduleFreeAdamW)))[0])).toMatch(
-      /the state of AdamW, received that of ScheduleFreeAdamW/,
+      /the state of AdamW, received the state of ScheduleFreeAdamW/,
     );
     expect(String((await refused(path, build, 4))[0])).toMatch(
-      /seed 4, the context's, received 3; pass seed: 3 to init/,
+      /seed 4, the seed of the context, received 3; pass seed: 3 to init/,
     );
     expect(String((await refused(join(directory(), "none")))[0])).toMatch(
-      /FileError: loadCheckpoint: .*none: expected a checkpoint, received no such file; correct the path, or ask findCheckpoint/,
+      /FileError: loadCheckpoint: .*none: expected a checkpoint, received no such file; correct the path, or call findCheckpoint/,
     );
     const faulty: Record<string, string>[] = [{}, { mosaic: "{" }, { mosaic: '{"version":2}' }];
     for (const metadata of faulty) {
@@ -225,7 +225,7 @@ test("a checkpoint that cannot be written is an error on every rank", async () =
     saveCheckpoint(ctx, join(file, "x"), { model: build(ctx) }).catch((error: unknown) => String(error)),
   );
   expect(errors[0]).toMatch(
-    /FileError: saveCheckpoint: .*: expected a folder that exists or can be made, received EEXIST/,
+    /FileError: saveCheckpoint: .*: expected a folder that exists or can be created, received EEXIST/,
   );
   expect(errors[1]).toMatch(/a failure on rank 0/);
 });

@@ -134,7 +134,7 @@ test("reports what does not fit", () =>
     expect(() => new RotaryEmbedding(4).encode(x, spans)).toThrow(/x \[B,H,3,4\], received \[1,1,2,4\]$/);
     using wide = zeros(ctx, [1, 1, 3, 6]);
     expect(() => new RotaryEmbedding(4).encode(wide, spans)).toThrow(
-      /received \[1,1,3,6\]; pass new RotaryEmbedding\(6\), the head size/,
+      /received \[1,1,3,6\]; pass new RotaryEmbedding\(6\) for this head size/,
     );
   }));
 

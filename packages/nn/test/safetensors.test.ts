@@ -155,9 +155,9 @@ describe("a file that is not what it should be is rejected, with the reason", ()
     [
       "tensors cut short",
       file({ x: one }, new Uint8Array(3)),
-      /expected 4 bytes of tensors, received 3; restore the file from a copy; nothing was loaded/,
+      /expected 4 bytes of tensor data, received 3; restore the file from a copy; nothing was loaded/,
     ],
-    ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensors, received 5/],
+    ["bytes at the end", file({ x: one }, new Uint8Array(5)), /expected 4 bytes of tensor data, received 5/],
     [
       "an overlap",
       file({ x: one, y: { ...one, data_offsets: [2, 6] } }, new Uint8Array(6)),

@@ -31,7 +31,7 @@ export function countHostTraffic(
   const fits =
     Array.isArray(hostAssignments) &&
     hostAssignments.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === size);
-  expectValue("countHostTraffic", fits, `arrays of ${size} hosts, one for each rank`, hostAssignments);
+  expectValue("countHostTraffic", fits, `arrays of ${size} hosts, one host per rank`, hostAssignments);
   return hostAssignments.map((hosts) => {
     const recorder = new Recorder("countHostTraffic", { ...options, hosts });
     const total = { forward: 0, backward: 0 };

@@ -114,7 +114,7 @@ export interface RecordedRank {
 export function checkRecord(where: string, record: unknown): void {
   const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
   const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
-  expectValue(where, fits && options !== null && classes !== null, "a record, as record() returns", record);
+  expectValue(where, fits && options !== null && classes !== null, "a record returned by record()", record);
 }
 
 /** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */
@@ -145,9 +145,9 @@ function checkRankCount(where: string, ranks: number, mesh: Coordinate): void {
   if (ranks <= maxRecordedRanks) return;
   throw new OptionError({
     where,
-    expected: `a mesh of at most ${maxRecordedRanks} ranks, each of which is recorded`,
+    expected: `a mesh of at most ${maxRecordedRanks} ranks`,
     received: `${JSON.stringify(mesh)}, ${ranks} ranks`,
-    remedy: "call recordRepresentatives, which records one rank of each class of ranks that do the same",
+    remedy: "call recordRepresentatives, which records one rank per equivalence class",
   });
 }
 

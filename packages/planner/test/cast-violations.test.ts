@@ -44,7 +44,7 @@ test("a range that its sender omits", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 3, forward, flex(sp) stage 1: keys #0 receives from rank 2, which never sends it",
+      "message: rank 3, forward, flex(sp) stage 1: keys #0 receives from rank 2, which never posts the send",
     ]
   `);
 });
@@ -55,7 +55,7 @@ test("a range that all ranks omit", () => {
       isPlanted(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
     );
   expect(run).toThrowErrorMatchingInlineSnapshot(
-    `[ShapeError: flex(sp) stage 1: keys, rank 3: groupCast (world): expected out[0] of 8 rows, by the plan, received [24,8]]`,
+    `[ShapeError: flex(sp) stage 1: keys, rank 3: groupCast (world): expected out[0] with 8 rows, as in the plan, received [24,8]]`,
   );
 });
 
@@ -67,9 +67,9 @@ test("a range that is sent twice: in a second stage again, in place of another",
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k: expected rows 0..15 and 24..31, received k 0..23",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
-      "data: rank 3, backward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
+      "data: rank 3, backward, tile 3 (queries 48..63, keys 0..15 and 24..31): k: expected rows 0..15 and 24..31, received k 0..23",
       "missing: rank 0, dk: keys 0..7, queries 48..63: 128 visible pairs are missing",
       "missing: rank 0, dv: keys 0..7, queries 48..63: 128 visible pairs are missing",
       "missing: rank 1, dk: keys 24..31, queries 48..63: 128 visible pairs are missing",
@@ -89,7 +89,7 @@ test("a range that goes to one more rank, which does not require it", () => {
     [
       "message: rank 0, forward, flex(sp) stage 1: keys #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) stage 1: keys #0 expects 128 bytes of bfloat16",
       "message: rank 0, forward, flex(sp) stage 1: keys #0 to rank 2 sends 256 bytes of bfloat16, rank 2, forward, flex(sp) stage 1: keys #0 expects 128 bytes of bfloat16",
-      "data: rank 2, forward, tile 2 (queries 32..47, keys 0..7 and 16..31): k should hold rows 0..7 and 16..31, but holds k 16..31",
+      "data: rank 2, forward, tile 2 (queries 32..47, keys 0..7 and 16..31): k: expected rows 0..7 and 16..31, received k 16..31",
       "missing: rank 2, backward, tile 1 (queries 32..47, keys 32..47), lse: queries 32..47, keys 0..15 and 16..31: 384 visible pairs are missing",
       "missing: rank 2, out: queries 32..47, keys 0..15 and 16..31: 384 visible pairs are missing",
     ]
@@ -104,10 +104,10 @@ test("rows that return to another owner", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 1, dk: part of its content is unknown",
-      "data: rank 1, dv: part of its content is unknown",
-      "data: rank 2, dk: part of its content is unknown",
-      "data: rank 2, dv: part of its content is unknown",
+      "data: rank 1, dk: the tensor is not fully initialized",
+      "data: rank 1, dv: the tensor is not fully initialized",
+      "data: rank 2, dk: the tensor is not fully initialized",
+      "data: rank 2, dv: the tensor is not fully initialized",
     ]
   `);
 });
@@ -131,15 +131,15 @@ test("over hosts: rows that a rank does not forward", () => {
   expect(faults).toMatchInlineSnapshot(`
     [
       "message: rank 2, backward, flex(sp) stage 1: keys #4 to rank 3 sends 96 bytes of bfloat16, rank 3, forward, flex(sp) stage 2: keys #3 expects 256 bytes of bfloat16",
-      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 what rank 2, backward, flex(sp) stage 1: keys #4 sends in a different groupCast",
+      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 a message that rank 2, backward, flex(sp) stage 1: keys #4 sends in a different groupCast",
       "message: rank 2, backward, flex(sp) stage 1: keys #4 to rank 3 sends 96 bytes of bfloat16, rank 3, forward, flex(sp) stage 2: keys #3 expects 256 bytes of bfloat16",
-      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 what rank 2, backward, flex(sp) stage 1: keys #4 sends in a different groupCast",
-      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 24..31",
+      "message: rank 3, forward, flex(sp) stage 2: keys #3 receives from rank 2 a message that rank 2, backward, flex(sp) stage 1: keys #4 sends in a different groupCast",
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k: expected rows 0..15 and 24..31, received k 24..31",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
       "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
-      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 what rank 2, backward, flex(sp) stage 2: keys #6 sends in a different groupCast",
+      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 a message that rank 2, backward, flex(sp) stage 2: keys #6 sends in a different groupCast",
       "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
-      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 what rank 2, backward, flex(sp) stage 2: keys #6 sends in a different groupCast",
+      "message: rank 3, backward, flex(sp) stage 1: keys #4 receives from rank 2 a message that rank 2, backward, flex(sp) stage 2: keys #6 sends in a different groupCast",
     ]
   `);
 });
@@ -153,7 +153,7 @@ test("over hosts: rows that are sent twice, in place of others", () => {
   }, twoHosts);
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k should hold rows 0..15 and 24..31, but holds k 0..23",
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k: expected rows 0..15 and 24..31, received k 0..23",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
       "missing: rank 3, out: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
     ]
@@ -168,10 +168,10 @@ test("over hosts: rows that return to another owner", () => {
   }, twoHosts);
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 1, dk: part of its content is unknown",
-      "data: rank 1, dv: part of its content is unknown",
-      "data: rank 2, dk: part of its content is unknown",
-      "data: rank 2, dv: part of its content is unknown",
+      "data: rank 1, dk: the tensor is not fully initialized",
+      "data: rank 1, dv: the tensor is not fully initialized",
+      "data: rank 2, dk: the tensor is not fully initialized",
+      "data: rank 2, dv: the tensor is not fully initialized",
     ]
   `);
 });
@@ -196,7 +196,7 @@ test("among many ranks: a range that its sender omits", () => {
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "message: rank 20, forward, flex(sp) stage 1: keys #0 receives from rank 17, which never sends it",
+      "message: rank 20, forward, flex(sp) stage 1: keys #0 receives from rank 17, which never posts the send",
     ]
   `);
 });
@@ -210,7 +210,7 @@ test("among many ranks: a range that is sent twice, in place of another", () => 
   });
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 3, forward, tile 3 (queries 48..63, keys 64..239 and 248..255): k should hold rows 64..239 and 248..255, but holds k 64..247",
+      "data: rank 3, forward, tile 3 (queries 48..63, keys 64..239 and 248..255): k: expected rows 64..239 and 248..255, received k 64..247",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 64..79 and 80..95 and 96..111 and 112..127 and 128..143 and 144..159 and 160..175 and 176..191 and 192..207 and 208..223 and 224..239 and 240..255: 2944 visible pairs are missing",
       "missing: rank 3, out: queries 48..63, keys 64..79 and 80..95 and 96..111 and 112..127 and 128..143 and 144..159 and 160..175 and 176..191 and 192..207 and 208..223 and 224..239 and 240..255: 2944 visible pairs are missing",
     ]
@@ -227,9 +227,9 @@ test("among many ranks: rows that return to another owner", () => {
   );
   expect(faults).toMatchInlineSnapshot(`
     [
-      "data: rank 4, dk: part of its content is unknown",
-      "data: rank 4, dv: part of its content is unknown",
-      "data: rank 5, dk: part of its content is unknown",
+      "data: rank 4, dk: the tensor is not fully initialized",
+      "data: rank 4, dv: the tensor is not fully initialized",
+      "data: rank 5, dk: the tensor is not fully initialized",
     ]
   `);
 });

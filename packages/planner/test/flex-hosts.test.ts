@@ -127,7 +127,7 @@ test("ranks of a class are on hosts of their own, in the same places", () => {
 test("hosts of another number of ranks are rejected", () => {
   const call = { backend: flex(), mesh: { sp: 3 }, tokens: 9, numHeads: 1, headDim: 4, placement: zigzag() };
   expect(() => record({ ...call, mask: masks.causal(), hosts: [0, 1] })).toThrow(
-    /record: hosts: expected a host for each of 3 ranks/,
+    /record: hosts: expected an array of 3 hosts, one per rank/,
   );
   const { queries, keys, slices } = record(call);
   const place = { at: { sp: 0 }, mask: slices, queries, keys };

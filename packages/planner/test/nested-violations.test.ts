@@ -141,7 +141,7 @@ test("a send that the other rank of an overlapped tile never receives is named",
   const violations = findViolations(backend, { sp: 6 });
   expect(violations.map(({ kind }) => kind)).toContain("message");
   expect(violations.find(({ kind }) => kind === "message")!.message).toMatch(
-    /^rank 4, forward, mesh2d\(sp\) #\d+ sends to rank 5, which never receives it$/,
+    /^rank 4, forward, mesh2d\(sp\) #\d+ sends to rank 5, which never posts the receive$/,
   );
 });
 

@@ -45,7 +45,7 @@ test("keys exchanged in place, in one batch, are rejected when they are posted",
     },
   };
   expect(() => messages(inPlace)).toThrow(
-    /^in place, rank 0: sendRecv \(world\): expected receive buffers that overlap no other transfer/,
+    /^in place, rank 0: sendRecv \(world\): expected receive buffers that do not overlap any other transfer/,
   );
 });
 

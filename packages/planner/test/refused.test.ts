@@ -131,7 +131,7 @@ test.each<[string, () => unknown, string]>([
     () => perfettoTrace({ seconds: 1 } as never),
     "perfettoTrace: expected a timeline { seconds, ranks }",
   ],
-  ["count", () => count({} as never), "count: expected a record, as record() returns, received an empty object"],
+  ["count", () => count({} as never), "count: expected a record returned by record(), received an empty object"],
 ])("%s names the option that is wrong", (_, wrong, message) => {
   expect(wrong).toThrow(OptionError);
   expect(wrong).toThrow(message);

@@ -140,13 +140,13 @@ test("meshes of more than 1 024 ranks with unequal work are rejected, and how to
     return undefined;
   };
   for (const [options, remedy] of [
-    [{ mask: masks.causal() }, "use a mask and a placement that give all ranks equal work"],
+    [{ mask: masks.causal() }, "use a mask and a placement that give all ranks the same work"],
     [{ tokens: 65_537 }, "make the number of tokens a multiple of 4096"],
   ] as const) {
     const error = refusal(options);
     expect(error).toBeInstanceOf(OptionError);
     expect((error as Error).message).toContain("expected at most 1024 equivalence classes of ranks");
-    expect((error as Error).message).toContain("received 2048 ranks in 2048");
+    expect((error as Error).message).toContain("received 2048 ranks in 2048 equivalence classes");
     expect((error as Error).message).toContain(remedy);
   }
   expect(() => record({ ...call, tokens: 65_536, mask: masks.full() })).toThrow(

@@ -41,7 +41,7 @@ test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns ar
 
 test("means of gradients are no gradients", () => {
   const run = record({ backend: scattering({ op: "mean" }), mesh: { sp: 2 }, ...ragged });
-  expect(prove(run).violations[0]!.message).toBe("rank 0, dk: part of its content is unknown");
+  expect(prove(run).violations[0]!.message).toBe("rank 0, dk: the tensor is not fully initialized");
 });
 
 test("a rank that reduces other rows than the rest spoils those, and no more", () => {
@@ -55,8 +55,8 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
   });
   const run = record({ backend, mesh: { sp: 3 }, ...ragged, tokens: 12 });
   expect(prove(run).violations.map(({ message }) => message)).toEqual([
-    "rank 0, dk: part of its content is unknown",
-    "rank 0, dv: part of its content is unknown",
+    "rank 0, dk: the tensor is not fully initialized",
+    "rank 0, dv: the tensor is not fully initialized",
   ]);
 });
 
@@ -104,7 +104,7 @@ test("ranks that disagree about a reduction are found", () => {
       (rank) => (rank === 1 ? "max" : "sum"),
       () => 4,
     ),
-  ).toBe("allReduce: group rank 1 reduces by max, group rank 0 by sum");
+  ).toBe("allReduce: reduction mismatch: group rank 1 uses max, group rank 0 uses sum");
   expect(
     disagreeing(
       () => "sum",

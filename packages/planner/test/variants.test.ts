@@ -136,7 +136,7 @@ test("sinks that are not merged into every row are found, by the output and by t
   const run = record({ backend: ring(), mesh: { sp: 2 }, ...sizes });
   const { violations } = prove({ ...run, options: { ...run.options, sinks: true } });
   expect(violations.map(({ kind }) => kind)).toEqual(["missing", "missing", "missing", "missing"]);
-  expect(violations[0]!.message).toMatch(/lse: the heads' sinks are counted 0 times/);
+  expect(violations[0]!.message).toMatch(/lse: attention sinks: expected one contribution per head, received 0/);
 });
 
 /** Kernels that attention's own events are of; all others are one kind here. */

@@ -78,7 +78,7 @@ test("a tile on stale keys is found where it is computed", () => {
   expect(findViolations(backend)[0]).toEqual({
     kind: "data",
     rank: 2,
-    message: "rank 2, forward, tile 2 (queries 8..11, keys 4..7): k should hold rows 4..7, but holds k 8..11",
+    message: "rank 2, forward, tile 2 (queries 8..11, keys 4..7): k: expected rows 4..7, received k 8..11",
   });
 });
 
@@ -90,14 +90,14 @@ test("rows in part, or in another order, are not taken for the rows", () => {
     [half, "k 0..3 (columns 0 to 1)"],
   ] as const) {
     const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: spoil(k), v: spoil(v) }) });
-    expect(findViolations(backend)[0]!.message).toContain(`k should hold rows 0..3, but holds ${held}`);
+    expect(findViolations(backend)[0]!.message).toContain(`k: expected rows 0..3, received ${held}`);
   }
 });
 
 test("values in the place of keys are found", () => {
   const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
   expect(findViolations(backend)[0]!.message).toContain(
-    "tile 1 (queries 0..3, keys 0..3): k should hold rows 0..3, but holds v 0..3",
+    "tile 1 (queries 0..3, keys 0..3): k: expected rows 0..3, received v 0..3",
   );
 });
 
@@ -108,7 +108,7 @@ test("a message to the wrong rank is a send that never meets its receive", () =>
   const violations = findViolations(backend, { mesh: { sp: 2 } });
   expect(violations.map(({ kind }) => kind)).toContain("message");
   expect(violations.find(({ kind }) => kind === "message")!.message).toBe(
-    "rank 0, forward, ring(sp) #0 sends to rank 1, which never receives it",
+    "rank 0, forward, ring(sp) #0 sends to rank 1, which never posts the receive",
   );
 });
 
@@ -166,8 +166,8 @@ test("a rank that stays away from a collective is named", () => {
   };
   const violations = findViolations(backend, { mesh: { dp: 3 } });
   expect(violations.map(({ message }) => message)).toEqual([
-    "rank 0, forward, meeting #0: rank 2 does not reach it",
-    "rank 1, forward, meeting #0: rank 2 does not reach it",
+    "rank 0, forward, meeting #0: rank 2 never joins this collective",
+    "rank 1, forward, meeting #0: rank 2 never joins this collective",
   ]);
 });
 
@@ -183,7 +183,9 @@ test("different collectives at the same place are found", () => {
     },
   };
   const [violation] = findViolations(backend, { mesh: { dp: 2 } });
-  expect(violation!.message).toMatch(/is allReduce where .* is barrier|is barrier where .* is allReduce/);
+  expect(violation!.message).toMatch(
+    /operation mismatch: .* is allReduce, .* is barrier|operation mismatch: .* is barrier, .* is allReduce/,
+  );
 });
 
 test("compute on memory that a collective still writes is a race", () => {
@@ -212,7 +214,8 @@ test("compute on memory that a collective still writes is a race", () => {
   expect(violations.find(({ kind }) => kind === "race")).toEqual({
     kind: "race",
     rank: 0,
-    message: "rank 0, forward, after tile 1: attend accesses memory of pending collective #0; call its wait() before",
+    message:
+      "rank 0, forward, after tile 1: attend accesses memory of pending collective #0; call wait() on the collective first",
   });
 });
 

@@ -22,7 +22,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
     const prefix = run.name === "" ? "" : `${run.name}, `;
     const stroke = RUN_COLORS[i % 2]!;
     return [
-      { time, values: most, series: { label: `${prefix}most of any rank`, stroke, width: 2 } },
+      { time, values: most, series: { label: `${prefix}maximum over ranks`, stroke, width: 2 } },
       { time, values: mean, series: { label: `${prefix}mean`, stroke, width: 1.5, dash: [5, 4] } },
     ];
   });
@@ -32,7 +32,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
   const frame = element("div", {
     class: "canvas",
     role: "img",
-    "aria-label": `Memory over time; at most ${peaks.join("; ")}`,
+    "aria-label": `Memory over time; peak ${peaks.join("; ")}`,
   });
   onShown(frame, () => {
     const bytes = axis({ size: 72, values: (_, values) => values.map(bytesText), incrs: binaryFree });
@@ -60,7 +60,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
   return section(
     "memory",
     "Memory over time",
-    element("p", {}, `Bytes allocated on a rank; at most ${peaks.join("; ")}.`),
+    element("p", {}, `Bytes allocated per rank; peak ${peaks.join("; ")}.`),
     frame,
   );
 }
@@ -75,7 +75,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
   const mean = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
   const loads = pairs.map((each) => each / mean);
   const most = Math.max(...loads);
-  const words = `${mask}, ${placement}: the most loaded rank has ${most.toFixed(2)} × the mean.`;
+  const words = `${mask}, ${placement}: the most loaded rank has ${most.toFixed(2)} × the mean load.`;
   const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${words}` });
   onShown(frame, () => {
     const bars = uPlot.paths.bars!({ size: [0.8, 64], gap: ranks.length > 200 ? 0 : 1 });
@@ -113,7 +113,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
   return section(
     "load",
     "Load by rank",
-    element("p", {}, `Pairs of queries and keys that a rank's queries see, beside the mean of all. ${words}`),
+    element("p", {}, `Visible (query, key) pairs per rank, relative to the mean. ${words}`),
     frame,
     table,
   );

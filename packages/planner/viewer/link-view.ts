@@ -89,7 +89,7 @@ export function linkSection(data: LinkData): HTMLElement {
     element(
       "p",
       {},
-      `What ${one}s send to one another, forward and backward: the wider and darker, the more. Collectives count in their direct form.`,
+      `Bytes sent between ${one}s, forward and backward. Wider and darker lines carry more bytes. Collectives are counted as direct sends.`,
     ),
     element("div", { class: "controls" }, labelled(`Only ${one}`, only)),
     canvas,
@@ -159,7 +159,7 @@ function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isCros
 
 function linkTable(one: string, links: () => LinkData["links"], isCross: MapScene["isCross"]): HTMLDetailsElement {
   return tableOf(
-    "bytes by link, the most first",
+    "bytes by link, in descending order",
     [
       { name: `from ${one}`, isNumber: true, text: ({ from }) => `${from}` },
       { name: `to ${one}`, isNumber: true, text: ({ to }) => `${to}` },

@@ -54,8 +54,8 @@ function show(): void {
 function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): readonly string[] {
   const notes = runs.map(({ name, seconds, ranks, events, clockError }) => {
     const drawn = ranks.reduce((sum, rank) => sum + rank.events.count, 0);
-    const merged = drawn < events ? `, short ones merged to ${drawn.toLocaleString("en-US")}` : "";
-    const clocks = clockError > 0 ? `; events of two hosts may be shifted by up to ${secondsText(clockError)}` : "";
+    const merged = drawn < events ? `, drawn as ${drawn.toLocaleString("en-US")} after merging short events` : "";
+    const clocks = clockError > 0 ? `; clock error between hosts up to ${secondsText(clockError)}` : "";
     const head = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
     return `${head}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${merged}${clocks}.`;
   });

@@ -20,12 +20,12 @@ export function tileSection(tiles: TileData): HTMLElement {
   const draw = (): void => {
     const step = slider.valueAsNumber;
     const count = drawTiles(canvas, tiles, layers, { step, only: rank.value === "" ? undefined : rank.valueAsNumber });
-    const words = `Step ${step + 1} of ${last + 1}: ${count.now} ${count.now === 1 ? "tile" : "tiles"} computed in it, ${count.done} of ${count.all} by its end.`;
+    const words = `Step ${step + 1} of ${last + 1}: ${count.now} ${count.now === 1 ? "tile" : "tiles"} computed in this step, ${count.done} of ${count.all} so far.`;
     output.value = words;
     slider.setAttribute("aria-valuetext", words);
     canvas.setAttribute(
       "aria-label",
-      `Tiles of queries, from the top, and keys, from the left, in the colors of ranks. ${words}`,
+      `Map of tiles, colored by rank: queries from top to bottom, keys from left to right. ${words}`,
     );
   };
   const play = player(slider, draw);
@@ -40,7 +40,7 @@ export function tileSection(tiles: TileData): HTMLElement {
     element(
       "p",
       {},
-      "Which rank attends from which queries (rows) to which keys (columns), forward: this step in full color, earlier ones faded. Empty: hidden by the mask, or not yet.",
+      "Tiles of the forward pass, colored by rank: queries are rows, keys are columns. Tiles of earlier steps are faded. Empty tiles are masked or not yet computed.",
     ),
     controls,
     element("div", { class: "square" }, canvas),

@@ -13,7 +13,7 @@ export interface Timelines {
 }
 
 const KEYS =
-  "Arrow keys pan; plus and minus scale time, brackets ranks; Home shows all; N and P step through the events of a rank, J and K through ranks; Escape deselects. With a pointer: drag to pan, Control and wheel to zoom, Alt and wheel to scale ranks, click to select.";
+  "Arrow keys pan; plus and minus zoom in time, brackets zoom in ranks; Home shows all; N and P step through the events of a rank, J and K through ranks; Escape deselects. With a pointer: drag to pan, Control and wheel to zoom in time, Alt and wheel to zoom in ranks, click to select.";
 
 /** The timeline with its controls, and tables of the same numbers. */
 export function timelineSection(timelines: Timelines): { readonly section: HTMLElement; start(): void } {
@@ -61,8 +61,8 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
 
 function viewControls(view: TimelineView): readonly HTMLElement[] {
   return [
-    button("−", "Show a longer time", () => view.zoomTime(2)),
-    button("+", "Show a shorter time", () => view.zoomTime(0.5)),
+    button("−", "Zoom out in time", () => view.zoomTime(2)),
+    button("+", "Zoom in on time", () => view.zoomTime(0.5)),
     button("All", "Show all ranks and times", () => view.showAll()),
   ];
 }
@@ -117,11 +117,11 @@ function legend({ compute, communication }: Styles, runs: readonly Run[]): HTMLE
     swatch.style.background = fill;
     return element("li", {}, swatch, name);
   });
-  const order = runs.length > 1 ? ` Of each rank ${runs.map(({ name }) => name).join(" above ")}.` : "";
+  const order = runs.length > 1 ? ` For each rank, ${runs.map(({ name }) => name).join(" is above ")}.` : "";
   const words = element(
     "p",
     { class: "hint" },
-    `Compute above communication, and over it where rows are low; paler where only part of a pixel's time is taken.${order}`,
+    `Compute is drawn above communication, and over it in low rows. Paler colors mark pixels that are busy for part of their time.${order}`,
   );
   return element("div", { class: "legend" }, element("ul", {}, ...entries), words);
 }
@@ -136,7 +136,7 @@ function rankTable(runs: readonly Run[]): HTMLDetailsElement {
   const total = ({ events }: Rank, way: "sent" | "received"): number =>
     events[way].reduce((sum, each) => sum + each, 0);
   return tableOf<RankRow>(
-    "what each rank did",
+    "activity by rank",
     [
       { name: "rank", isNumber: true, text: ({ rank }) => `${rank.rank}` },
       ...(runs.length > 1 ? [{ name: "timeline", text: ({ run }: RankRow) => run.name }] : []),
@@ -159,7 +159,7 @@ function rankTable(runs: readonly Run[]): HTMLDetailsElement {
       {
         name: "peak memory",
         isNumber: true,
-        text: ({ rank }) => (rank.memory ? bytesText(peakBytes(rank)) : "not known"),
+        text: ({ rank }) => (rank.memory ? bytesText(peakBytes(rank)) : "unknown"),
       },
     ],
     () => runs.flatMap((run) => run.ranks.map((rank) => ({ run, rank }))),
@@ -175,7 +175,7 @@ function eventTable({ runs, kinds }: Timelines, selection: () => SelectedEvent |
   const kindOf = (event: number) => kinds.all[rankOf()!.events.kind[event]!]!;
   const time = (column: "start" | "end") => (event: number) => secondsText(rankOf()!.events[column][event]!);
   return tableOf<number>(
-    "events of the selected rank, from the selected one on",
+    "events of the selected rank, from the selected event on",
     [
       { name: "event", isNumber: true, text: (event) => `${event}` },
       { name: "lane", text: (event) => kindOf(event).lane },

@@ -296,7 +296,7 @@ export class TimelineView {
     const { lane, name, label } = this.#kinds.all[events.kind[event]!]!;
     const [start, end] = [events.start[event]!, events.end[event]!];
     const place = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
-    const many = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} events` : "";
+    const many = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} merged events` : "";
     const bytes =
       lane === "communication"
         ? `; sent ${bytesText(events.sent[event]!)}, received ${bytesText(events.received[event]!)}`

@@ -45,7 +45,7 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
     const native = createRequire(file.path)(file.path) as Native;
     if (native.protocol === file.protocol) return native;
     throw new Error(
-      `protocol version mismatch: the addon has ${native.protocol}, the JavaScript package ${file.protocol}`,
+      `protocol version mismatch: the addon uses version ${native.protocol}, the JavaScript package uses version ${file.protocol}`,
     );
   } catch (cause) {
     const host = describeHost();
@@ -78,8 +78,8 @@ function unsupportedHostError({ packageName, description }: AddonFile, host: str
     expected: `${PREBUILT.join(" or ")} with glibc ${OLDEST_GLIBC} or newer`,
     received: host,
     remedy:
-      "use a host, container or virtual machine with one of these; " +
-      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on every platform that Node supports",
+      "use a host, container or virtual machine with a supported platform; " +
+      "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on all platforms supported by Node",
   };
   return new AddonLoadError(details, { cause });
 }
@@ -92,13 +92,13 @@ function explainLoadFailure({ packageName, description, path, requirements }: Ad
   const causes = missing
     ? [
         `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
-        `a bundler moved the JavaScript away from the package: copy its prebuilds directory beside the bundle, or set MOSAIC_PREBUILDS to its path`,
+        `a bundler moved the JavaScript away from the package: copy the package's prebuilds directory next to the bundle, or set MOSAIC_PREBUILDS to its path`,
       ]
     : [
-        "the addon was built from other sources than this JavaScript: rebuild it with `npm run build:native`",
-        "it was built for another platform, libc or architecture: rebuild it with `npm run build:native`",
-        "the host's glibc is older than the one it was built with: rebuild it on this host",
-        "the file is damaged: remove prebuilds and reinstall",
+        "the addon and this JavaScript were built from different sources: rebuild it with `npm run build:native`",
+        "the addon was built for a different platform, libc or architecture: rebuild it with `npm run build:native`",
+        "the host's glibc is older than the glibc that the addon was built with: rebuild the addon on this host",
+        "the addon file is damaged: remove prebuilds and reinstall",
       ];
   return [
     `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platform})`,

@@ -126,9 +126,9 @@ export class ArgumentBuffer {
     if (x.storage.isReleased) throw releasedMemoryError(this.#where, x.shape);
     throw new OptionError({
       where: this.#where,
-      expected: "tensors on this device",
-      received: `one on ${x.device.type}:${x.device.index}`,
-      remedy: "copy its values over: fromArray(device, await x.read(), x.shape, { dtype: x.dtype })",
+      expected: "a tensor on this device",
+      received: `a tensor on ${x.device.type}:${x.device.index}`,
+      remedy: "copy the values: fromArray(device, await x.read(), x.shape, { dtype: x.dtype })",
     });
   }
 
@@ -137,7 +137,7 @@ export class ArgumentBuffer {
       where: this.#where,
       expected: `at most ${maxRank} axes`,
       received: String(rank),
-      remedy: "reshape neighbouring axes into one",
+      remedy: "merge adjacent axes with reshape",
     });
   }
 }

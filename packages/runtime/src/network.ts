@@ -10,12 +10,12 @@ import { expectValue, OptionError } from "@mosaic/core";
  * ```ts
  * import { interfacesIn } from "@mosaic/runtime";
  * interfacesIn("127.0.0.0/8", "nccl: network"); // => ["lo"]
- * interfacesIn("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface, as "eth1", or a subnet, as "10.1.0.0/16"
+ * interfacesIn("10.1.0.0/99", "nccl: network"); // throws nccl: network: expected an interface such as "eth1", or a subnet such as "10.1.0.0/16"
  * ```
  * @throws OptionError for a part that is no subnet, or that no interface of this host has.
  */
 export function interfacesIn(network: string, where: string): readonly string[] {
-  expectValue(where, typeof network === "string", "a network, as a string", network);
+  expectValue(where, typeof network === "string", "a network as a string", network);
   const found = network.split(",").flatMap((part) => parseInterfaces(part.trim(), where));
   return [...new Set(found)];
 }
@@ -27,7 +27,7 @@ function parseInterfaces(part: string, where: string): readonly string[] {
   if (part === "" || (isSubnet && !subnet)) {
     throw new OptionError({
       where,
-      expected: 'an interface, as "eth1", or a subnet, as "10.1.0.0/16"',
+      expected: 'an interface such as "eth1", or a subnet such as "10.1.0.0/16"',
       received: JSON.stringify(part),
     });
   }

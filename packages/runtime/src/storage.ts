@@ -27,7 +27,7 @@ export function releasedMemoryError(where: string, shape?: Shape): DisposedError
     where,
     expected: "a tensor whose storage is allocated",
     received: `a sharded parameter${shape ? ` of shape ${formatShape(shape)}` : ""} whose storage is freed`,
-    remedy: "use it within the forward of its unit, or in summonFullParameters of @mosaic/nn",
+    remedy: "use the parameter inside the forward of its unit, or inside summonFullParameters of @mosaic/nn",
   });
 }
 
@@ -75,7 +75,7 @@ export class NativeStorage extends Storage {
       from.address = 0;
       return;
     }
-    const expected = `${this.byteLength} bytes of memory for a storage that has released its own`;
+    const expected = `${this.byteLength} bytes of memory for a storage with released memory`;
     expectValue("Storage.adoptMemory", false, expected, from);
   }
 

@@ -279,7 +279,7 @@ describe("what native code would not survive is rejected before it", () => {
     const foreign = new Tensor({ device: other, dtype: "float32", storage, shape, strides, offset: 0 });
     refused(
       () => kernels.binary("add", x, x, foreign),
-      "add: expected tensors on this device, received one on other:0",
+      "add: expected a tensor on this device, received a tensor on other:0",
     );
     const gone = tensor([2]);
     gone[Symbol.dispose]();

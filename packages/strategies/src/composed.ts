@@ -10,9 +10,9 @@ import { levelStrategy, nestBackends, type Strategy, createStrategy } from "./st
 
 const composedMesh = defineOptions("meshShape", {
   /** Ranks that share the heads of a part of the sequence. */
-  head: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
+  head: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** Parts of the sequence. */
-  seq: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
+  seq: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
 });
 const composedAxes = defineOptions("axes", {
   /** The mesh axis of ranks that share heads. Default "head". */
@@ -22,7 +22,9 @@ const composedAxes = defineOptions("axes", {
 });
 export const composedOptions = defineOptions("composed", {
   /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */
-  meshShape: option.nested(composedMesh, { expected: "{ head, seq }: ranks for heads, ranks for the sequence" }),
+  meshShape: option.nested(composedMesh, {
+    expected: "{ head, seq }, the number of ranks for heads and for the sequence",
+  }),
   /** Whether heads are shared out; if not, `head` must be 1. Default true. */
   headParallel: option.boolean({ default: true }),
   /** How ranks with the same heads reach each other's keys. Default "ring". */

@@ -9,7 +9,7 @@ const hierarchicalAxes = defineOptions("axes", {
 });
 export const hierarchicalOptions = defineOptions("hierarchical", {
   /** Ranks of one node: neighbours, as the launcher numbers them. */
-  intraNodeSize: option.integer({ min: 1, expected: "a number of ranks, an integer ≥ 1" }),
+  intraNodeSize: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** What is done between nodes. Default "ring". */
   interNodeStrategy: levelStrategy({ default: "ring" }),
   /** What is done within each node. Default "ring". */
@@ -58,7 +58,7 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
         where: "hierarchical",
         expected: `a multiple of ${intraNodeSize} ranks`,
         received: `${ranks} ranks`,
-        remedy: "change intraNodeSize to the number of ranks that each node has",
+        remedy: "set intraNodeSize to the number of ranks per node",
       });
     },
     meshError: (ctx) => spansSeveralHosts(ctx, gpu),
@@ -70,5 +70,5 @@ function spansSeveralHosts({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;
-  return `one in which ${gpu} joins ranks ${ranks.join(", ")}, which are on different nodes`;
+  return `a mesh in which ${gpu} connects ranks ${ranks.join(", ")}, which are on different nodes`;
 }

@@ -85,12 +85,12 @@ async function warnAboutTraffic(
     const mesh = formatMesh(Object.fromEntries(orders[best]!.map((axis) => [axis, options.mesh[axis]!])));
     const { forward, backward } = others[best]!;
     emitWarning(
-      `${where}: in this attention the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts forward and ` +
-        `${formatBytes(own!.backward)} backward; ${formatBytes(forward)} and ${formatBytes(backward)} in the mesh ${mesh}; ` +
+      `${where}: in this attention call, the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts in the forward and ` +
+        `${formatBytes(own!.backward)} in the backward; with the mesh ${mesh} it sends ${formatBytes(forward)} and ${formatBytes(backward)}; ` +
         `pass init({ mesh: ${mesh} })`,
     );
   } catch (error) {
-    emitWarning(`${where}; the bytes that this costs could not be counted: ${(error as Error).message}`);
+    emitWarning(`${where}; its traffic between hosts could not be counted: ${(error as Error).message}`);
   }
 }
 

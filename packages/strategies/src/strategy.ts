@@ -60,7 +60,7 @@ export function levelStrategy<const S extends OptionSettings<LevelStrategy>>(
   const isStrategy = (value: unknown): value is LevelStrategy =>
     typeof value === "function" || (names as readonly unknown[]).includes(value);
   const expected = `${names.map((name) => `"${name}"`).join(", ")} or (axis, inner) => backend`;
-  const remedy = "choose one that reaches the keys of all ranks along its axis: the result must be exact";
+  const remedy = "choose a strategy that attends to the keys of all ranks along its axis, so that the result is exact";
   return option.custom(expected, isStrategy, { remedy, ...settings });
 }
 

@@ -62,7 +62,7 @@ test("a module takes it as its backend, on the mesh that it asks for", async () 
 test("another mesh is rejected before anything is sent, with the one to pass to init", async () => {
   const strategy = auto({ ...call, nodes: 2, gpusPerNode: 2, mesh: { node: 2, gpu: 2 }, profile: "h100-ib400" });
   expect(strategy.meshFor(4)).toEqual({ node: 2, gpu: 2 });
-  expect(() => strategy.meshFor(8)).toThrow(/the 4 ranks that it was planned for, received 8/);
+  expect(() => strategy.meshFor(8)).toThrow(/4 ranks, as in the plan, received 8/);
   for (const mesh of [{ sp: 4 }, { gpu: 2, node: 2 }]) {
     await onWorld(makeWorld, { size: 4, mesh }, async (ctx) => {
       const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, backend: strategy } as const;

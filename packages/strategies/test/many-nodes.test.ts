@@ -25,7 +25,7 @@ test("more than 65 536 ranks are rejected at once", () => {
   const start = performance.now();
   const { message } = refusal({ ...call, tokens: 1_048_576, nodes: 1e6 });
   expect(performance.now() - start).toBeLessThan(1000);
-  expect(message).toContain("expected at most 65536 ranks, 8192 nodes of 8, received 1000000 nodes of 8");
+  expect(message).toContain("expected at most 65536 ranks, 8192 nodes of 8 ranks, received 1000000 nodes of 8 ranks");
   expect(message).toContain("dp");
 });
 

@@ -65,9 +65,11 @@ test("an inner axis that crosses hosts: one warning for the context, with the by
   expect(bytes[0]! + bytes[1]!).toBeCloseTo(total(sent, "head") / 2 / 1000, 1);
   expect(bytes[2]! + bytes[3]!).toBeCloseTo(total(better, "seq") / 1000, 1);
   expect(message).toMatch(
-    /^composed: the axis "head" crosses hosts in the mesh \{ head: 2, seq: 2 \}: in this attention /,
+    /^composed: the axis "head" crosses hosts in the mesh \{ head: 2, seq: 2 \}: in this attention call, /,
   );
-  expect(message).toMatch(/in the mesh \{ seq: 2, head: 2 \}; pass init\(\{ mesh: \{ seq: 2, head: 2 \} \}\)$/);
+  expect(message).toMatch(
+    /with the mesh \{ seq: 2, head: 2 \} it sends .* and .*; pass init\(\{ mesh: \{ seq: 2, head: 2 \} \}\)$/,
+  );
   expect(code).toBe("MOSAIC_MESH_ORDER");
   expect(formatBytes(total(better, "seq"))).toMatch(/kB$/);
   expect(warnings).toHaveLength(1);
@@ -99,7 +101,7 @@ test("hierarchical takes ranks of one host as a node, whatever their numbers", a
     backend.check!(ctx);
   };
   try {
-    expect(() => check(undefined)).toThrow(/gpu joins ranks 0, 2, which are on different nodes/);
+    expect(() => check(undefined)).toThrow(/gpu connects ranks 0, 2, which are on different nodes/);
     expect(() => check([0, 0, 1, 1])).toThrow(/which are on different nodes/);
     expect(() => check([0, 1, 0, 1])).not.toThrow();
   } finally {

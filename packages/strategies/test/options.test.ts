@@ -65,7 +65,7 @@ test("options that do not exist or do not fit", () => {
       { meshShape: { head: 2, seq: 2 }, seqParallel: "rings" },
       /"ring", "mesh2d", "ulysses", "flex" or .*received "rings"/,
     ],
-    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "local" }, /received "local".*the result must be exact/],
+    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "local" }, /received "local".*so that the result is exact/],
     [{ meshShape: { head: 2, seq: 2 }, axes: { heads: "x" } }, /axes.*"heads"/],
     [{ meshShape: [2, 2] }, /meshShape: expected \{ head, seq \}.*received \[2,2\]/],
     [{ meshShape: 4 }, /meshShape.*received 4/],
@@ -147,7 +147,7 @@ test("attention calls and module constructors throw the same error, before there
   await onWorld(makeWorld, { size: 4, mesh: { seq: 2, head: 2 } }, async (ctx) => {
     // What is nested is asked too.
     expect(() => strategy.check?.(ctx)).toThrow(
-      /mesh2d\(seq\), rank \d: expected a shape of 2 ranks, received \[3, 1\]/,
+      /mesh2d\(seq\), rank \d: expected a grid of 2 ranks, received \[3, 1\]/,
     );
   });
 });
@@ -155,7 +155,7 @@ test("attention calls and module constructors throw the same error, before there
 test("rails: a mesh whose node axis joins ranks of different nodes is rejected", async () => {
   const [message] = await refusals({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
-    "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received one in which gpu joins ranks 0, 2, " +
+    "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received a mesh in which gpu connects ranks 0, 2, " +
       "which are on different nodes; call init({ mesh: { node: 2, gpu: 2 } })",
   );
 });

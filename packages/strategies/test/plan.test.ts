@@ -140,7 +140,9 @@ describe("candidates of the caller's", () => {
 
   test("need their mesh where it cannot be guessed", () => {
     const deep = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
-    expect(() => plan({ ...call, ...machine, candidates: [{ backend: deep }] })).toThrow(/its mesh.*along a, b, c/);
+    expect(() => plan({ ...call, ...machine, candidates: [{ backend: deep }] })).toThrow(
+      /a candidate with a mesh.*along a, b, c/,
+    );
     expect(() => plan({ ...call, ...machine, candidates: [{ backend: slowly, mesh: { circle: 8 } }] })).toThrow(
       /a mesh of 4 ranks, received \{ circle: 8 \}/,
     );

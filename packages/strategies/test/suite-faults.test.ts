@@ -22,7 +22,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         right.attend(ctx, call, { out, lse }, kv);
       },
     },
-    /beside the initial values: out: largest error/,
+    /added to the initial values: out: largest error/,
   ],
   "merges what is there twice": [
     {
@@ -36,7 +36,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         kernels.merge(state, { out, lse });
       },
     },
-    /beside the initial values: out: largest error/,
+    /added to the initial values: out: largest error/,
   ],
   "writes gradients where it should add": [
     {
@@ -45,7 +45,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         right.attendBackward(ctx, call, grads, kv);
       },
     },
-    /beside the initial values: dq: largest error/,
+    /added to the initial values: dq: largest error/,
   ],
   "spoils the caller's keys": [
     {
@@ -54,7 +54,7 @@ const faulty: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegEx
         ctx.device.kernels.fill(kv.k, 0);
       },
     },
-    /: k, which was passed in: element 0 is 0/,
+    /: input k must not be modified: element 0 is 0/,
   ],
   "keeps memory": [
     {

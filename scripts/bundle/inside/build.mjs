@@ -12,7 +12,7 @@ const cxx = process.env.CXX ?? "c++";
 
 if (spawnSync(cxx, ["--version"]).status !== 0) {
   console.error(
-    `no C++ compiler found: tried \`${cxx}\`; set CXX to another, or load an environment module that provides one`,
+    `no C++ compiler found: tried \`${cxx}\`; set CXX to a C++ compiler, or load an environment module that provides one`,
   );
   process.exit(1);
 }

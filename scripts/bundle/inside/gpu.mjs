@@ -7,17 +7,17 @@ import { parseArgs } from "node:util";
 import { runStep } from "./gpu/run-step.mjs";
 import { stepsFor } from "./gpu/steps.mjs";
 
-const HELP = `Runs all that a GPU is needed for, one step after the other, and goes on after what fails.
+const HELP = `Runs all tests and benchmarks that require a GPU, one step at a time, and continues after failures.
 
   ./mosaic gpu [options]
 
-  --budget TIME   for everything, as 10m or 540s (10m); what is left over goes to the benchmarks
-  --out DIR       for results (mosaic-gpu): summary.md, summary.json, log.txt, and the benchmarks' gpu.md and gpu.jsonl
-  --only NAMES    only these steps, separated by commas
-  --list          the steps
+  --budget TIME   total time, such as 10m or 540s (10m); the benchmarks use the remaining time
+  --out DIR       output folder (mosaic-gpu): summary.md, summary.json, log.txt, and the benchmarks' gpu.md and gpu.jsonl
+  --only NAMES    runs only these steps, separated by commas
+  --list          lists the steps
   -h, --help      show this help
 
-Exit code: 0 if all steps that could run did well.`;
+Exit code: 0 if all steps that ran succeeded.`;
 
 /** Less is not worth a start. */
 const LEAST_SECONDS = 5;
@@ -45,7 +45,9 @@ async function main() {
     return 0;
   }
   if (unknown !== undefined || budget === undefined) {
-    console.error(unknown === undefined ? "--budget: expected a time, as 10m or 540s" : `--only: no step "${unknown}"`);
+    console.error(
+      unknown === undefined ? "--budget: expected a time, such as 10m or 540s" : `--only: unknown step "${unknown}"`,
+    );
     return 2;
   }
   mkdirSync(out, { recursive: true });

@@ -14,7 +14,9 @@ const end = args.includes("--") ? args.indexOf("--") : args.length;
 const [names, forVitest] = [args.slice(0, end), args.slice(end + 1)];
 const unknown = names.filter((name) => !testable.some(({ directory }) => directory === name));
 if (unknown.length > 0) {
-  console.error(`no package "${unknown[0]}"; there are ${testable.map(({ directory }) => directory).join(", ")}`);
+  console.error(
+    `unknown package "${unknown[0]}"; expected one of ${testable.map(({ directory }) => directory).join(", ")}`,
+  );
   process.exit(2);
 }
 

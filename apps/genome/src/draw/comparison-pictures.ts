@@ -36,7 +36,7 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
       width: WIDTH,
       height: HEIGHT,
       title: "Loss against bytes moved, at equal compute",
-      subtitle: `${settings.chunks} chunks of ${settings.chunkLength} bases over ${settings.ranks} ranks, seed ${settings.seed}; each method has ring's multiply-adds`,
+      subtitle: `${settings.chunks} chunks of ${settings.chunkLength} bases over ${settings.ranks} ranks, seed ${settings.seed}; all methods with the multiply-adds of ring`,
     },
     [
       rect(
@@ -57,7 +57,7 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
         "cumulative bytes sent by attention, all ranks, forward and backward",
         'text-anchor="middle"',
       ),
-      smallText({ x: 32, y: 76 }, "cross-entropy of hidden bases, held out (nats)"),
+      smallText({ x: 32, y: 76 }, "cross-entropy of masked held-out bases (nats)"),
       ...methods.flatMap((method, i) => drawMethod(method, i, { x, y })),
     ],
   );
@@ -101,7 +101,7 @@ export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): st
     {
       width: RECALL_WIDTH,
       height: RECALL_HEIGHT,
-      title: "Does the router select the chunks with most attention mass?",
+      title: "Does the router select the chunks with the most attention mass?",
       subtitle: `held-out sequences; planted: ${chunks} chunks of ${chunkLength} bases, ${runs.length} seeds, ${runs[0]!.pairs} pairs each`,
     },
     [...methodBars(methods, y), ...plantedBars(runs, y)],
@@ -125,7 +125,7 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
   const routed = methods.filter(({ recall }) => recall);
   const wide = (right - left) / routed.length;
   return [
-    ...drawGrid(y, [left, right], "λ: chosen chunks and exact attention's"),
+    ...drawGrid(y, [left, right], "λ: selected chunks and exact attention"),
     ...routed.flatMap(({ name, recall }, i) => {
       const x = left + i * wide + wide / 2;
       const { recall: share, captured, chance } = recall!;
@@ -141,8 +141,8 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
       ];
     }),
     ...drawLegend(left, [
-      [paletteColor(0), "share of its best chunks that were chosen"],
-      [paletteColor(2), "mass on the chosen over mass on the best"],
+      [paletteColor(0), "share of the best chunks that were selected"],
+      [paletteColor(2), "attention mass on selected / on best chunks"],
       ["#b5446e", "dashed: chance level"],
     ]),
   ];
@@ -154,7 +154,7 @@ function plantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string
   const x = linearAxis([0, steps], [left, right]);
   const { chance } = runs[0]!;
   return [
-    ...drawGrid(y, [left, right], "planted repeats: source among the two chosen"),
+    ...drawGrid(y, [left, right], "planted repeats: source among the two selected"),
     ...axisTicks([0, steps]).map((step) =>
       smallText({ x: x(step), y: MARGIN_BOTTOM + 18 }, String(step), 'text-anchor="middle"'),
     ),
@@ -168,7 +168,10 @@ function plantedBars(runs: readonly PlantedRun[], y: AxisScale): readonly string
     }),
     ...drawLegend(
       left,
-      runs.map(({ settings, recall }, i) => [seedColor(i), `seed ${settings.seed}: ${recall.toFixed(3)} in the end`]),
+      runs.map(({ settings, recall }, i) => [
+        seedColor(i),
+        `seed ${settings.seed}: ${recall.toFixed(3)} after training`,
+      ]),
     ),
   ];
 }

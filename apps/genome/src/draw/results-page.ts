@@ -31,7 +31,7 @@ ${pictures["routing"]}
 <p>In every chunk stand a marker, a key and a repeat. Two chunks, at least two apart, share key and repeat, and in one of them the
 repeat is hidden: only the other chunk explains it. The router has to choose that one.</p>
 ${pictures["recall"]}
-${formatTable(["seed", "recall@2", "pairs", "chance level", "loss of hidden bases"], plantedRows(planted))}
+${formatTable(["seed", "recall@2", "pairs", "chance level", "loss on masked bases"], plantedRows(planted))}
 ${describeOrigin(planted)}
 </body></html>
 `;

@@ -37,7 +37,7 @@ function lossAxis(range: Range, y: (loss: number) => number): readonly string[] 
 
 const xAxisTitle = (words: string): string =>
   smallText({ x: (area.left + area.right) / 2, y: area.bottom + 40 }, words, 'text-anchor="middle"');
-const yAxisTitle: string = smallText({ x: area.left - 40, y: area.top - 14 }, "cross-entropy of a token (nats)");
+const yAxisTitle: string = smallText({ x: area.left - 40, y: area.top - 14 }, "cross-entropy per token (nats)");
 
 /** The loss of every step, and of held-out books where it was measured. */
 export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
@@ -48,7 +48,7 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
   const y = linearAxis(range, [area.bottom, area.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
-  return svg({ width, height, title: "Loss of training, and of held-out books", subtitle }, [
+  return svg({ width, height, title: "Loss on training and held-out books", subtitle }, [
     ...lossAxis(range, y),
     ...axisTicks(steps).map((step) =>
       smallText({ x: x(step), y: area.bottom + 18 }, String(step), 'text-anchor="middle"'),
@@ -88,13 +88,13 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
   const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((each) => each <= length);
   return svg(
     {
-      ...{ width, height, title: "What a longer context brings" },
+      ...{ width, height, title: "Loss by context length" },
       subtitle: `${texts} texts of ${length} tokens of held-out books; bars are standard errors`,
     },
     [
       ...lossAxis(range, y),
       ...ticks.map((each) => smallText({ x: x(each), y: area.bottom + 18 }, String(each), 'text-anchor="middle"')),
-      xAxisTitle("tokens before a token"),
+      xAxisTitle("context length in tokens"),
       yAxisTitle,
       ...middle.map(({ at, loss, error }) =>
         svgLine([x(at), y(loss - error), x(at), y(loss + error)], `stroke="${paletteColor(0)}" opacity="0.5"`),
@@ -128,7 +128,7 @@ export function drawNeedles(result: NeedleResult): string {
   return svg(
     {
       ...{ width, height, title: "Needles found, by depth and length" },
-      subtitle: `share of ${trials} texts with the right value of ${values}; ${facts} facts, unseen keys, chance ${chance.toFixed(3)}, seed ${seed}`,
+      subtitle: `share of ${trials} texts with the correct value out of ${values}; ${facts} facts, unseen keys, chance ${chance.toFixed(3)}, seed ${seed}`,
     },
     [
       ...body,

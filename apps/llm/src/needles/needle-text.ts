@@ -50,7 +50,7 @@ export function drawFacts(
   for (let attempt = 0; facts.size < count; attempt++) {
     if (attempt > 1000 * count)
       throw new Error(
-        `drawFacts: expected ${count} keys, received ${facts.size} of ${words} words; enlarge the vocabulary`,
+        `drawFacts: expected ${count} keys, received ${facts.size} from ${words} words; enlarge the vocabulary`,
       );
     const key = [random.integer(words), random.integer(words)] as const;
     if (isUnseen(key) === unseen) facts.set(key[0] * words + key[1], { key, value: order[facts.size % values]! });

@@ -18,11 +18,11 @@ const withoutPort = (host: string): string => host.replace(/:\d+$/, "").toLowerC
 export function checkSite({ headers }: IncomingMessage, host: string): void {
   const name = headers.host ?? "";
   if (isLoopback(host) && !loopbackNames.includes(withoutPort(name))) {
-    throw new ApiError(403, `the host "${name}" is not this machine's loopback`, { code: "foreign_host" });
+    throw new ApiError(403, `expected a loopback host name, received "${name}"`, { code: "foreign_host" });
   }
   const { origin } = headers;
   if (origin === undefined || (URL.canParse(origin) && new URL(origin).host === name)) return;
-  throw new ApiError(403, "requests of pages of other sites are refused", { code: "foreign_origin" });
+  throw new ApiError(403, "cross-origin requests are rejected", { code: "foreign_origin" });
 }
 
 const digest = (text: string): Buffer => createHash("sha256").update(text).digest();
@@ -36,10 +36,14 @@ export function checkKey({ headers }: IncomingMessage, key: string): void {
   if (key === "") return;
   const [, given = ""] = /^Bearer (.*)$/i.exec(headers.authorization ?? "") ?? [];
   if (timingSafeEqual(digest(given), digest(key))) return;
-  throw new ApiError(401, given === "" ? "a key is required: Authorization: Bearer KEY" : "the key is wrong", {
-    code: "invalid_api_key",
-    headers: { "www-authenticate": "Bearer" },
-  });
+  throw new ApiError(
+    401,
+    given === "" ? "an API key is required: Authorization: Bearer KEY" : "the API key is invalid",
+    {
+      code: "invalid_api_key",
+      headers: { "www-authenticate": "Bearer" },
+    },
+  );
 }
 
 /** A body that exceeds the limit is read so much further, for its answer to arrive, before the connection is cut. */
@@ -61,6 +65,7 @@ export async function readBody(request: IncomingMessage, maxBytes: number): Prom
     else if (bytes > maxBytes + maxDiscardedBytes) break;
   }
   if (!isJson) throw new ApiError(415, `expected content-type: application/json, received "${type}"`);
-  if (bytes > maxBytes) throw new ApiError(413, `the body has more than ${maxBytes} bytes`, { code: "body_too_large" });
+  if (bytes > maxBytes)
+    throw new ApiError(413, `the request body exceeds ${maxBytes} bytes`, { code: "body_too_large" });
   return Buffer.concat(chunks).toString("utf8");
 }

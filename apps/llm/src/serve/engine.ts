@@ -54,9 +54,9 @@ export class Engine {
    */
   submit(options: TextOptions, listener: TextListener): () => void {
     if (this.#isStopping) throw unavailable("the server is shutting down");
-    if (!this.#channel) throw unavailable("the ranks are being started; try again in a moment");
+    if (!this.#channel) throw unavailable("the ranks are starting; try again in a moment");
     if (this.#running.size >= this.#maxRunningRequests && this.#waiting.size >= this.#maxWaiting) {
-      throw new ApiError(429, `${this.#waiting.size} requests wait already; try again later`, {
+      throw new ApiError(429, `${this.#waiting.size} requests are queued already; try again later`, {
         code: "queue_full",
         headers: { "retry-after": "1" },
       });

@@ -65,7 +65,7 @@ async function handleRequest(exchange: Exchange): Promise<void> {
     checkSite(request, limits.host);
     const { method, isOpen, handle } = routeOf(request);
     if (request.method !== method) {
-      const message = `${request.url ?? ""} takes ${method}, received ${request.method ?? ""}`;
+      const message = `${request.url ?? ""}: expected method ${method}, received ${request.method ?? ""}`;
       throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: method } });
     }
     if (isOpen !== true) checkKey(request, limits.key);
@@ -114,7 +114,10 @@ const listModels = (model: ServedModel): object => ({ object: "list", data: [des
 function sendModel({ request, response, model }: Exchange): void {
   if (request.url === `/v1/models/${encodeURIComponent(model.name)}`)
     return sendJson(response, 200, describeModel(model));
-  throw new ApiError(404, `this server has the model "${model.name}"`, { code: "model_not_found", param: "model" });
+  throw new ApiError(404, `unknown model; this server has the model "${model.name}"`, {
+    code: "model_not_found",
+    param: "model",
+  });
 }
 
 async function sendHealth({ response, engine }: Exchange): Promise<void> {

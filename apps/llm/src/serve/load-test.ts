@@ -143,7 +143,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
       if (response.status !== status || !error?.message)
-        faults.push(`${path}: ${response.status} instead of ${status}`);
+        faults.push(`${path}: expected status ${status}, received ${response.status}`);
       return;
     }
     if (kind === "cancelled") {
@@ -158,7 +158,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     latencies.push(performance.now() - startTime);
     completed++;
     if (text !== alone[i % alone.length])
-      faults.push(`request ${i}: "${text}" instead of "${alone[i % alone.length]}"`);
+      faults.push(`request ${i}: expected "${alone[i % alone.length]}", received "${text}"`);
   };
   const kinds = kindsOf(settings);
   const startTime = performance.now();

@@ -41,7 +41,7 @@ const neutralFields: Readonly<
   tool_choice: { accepts: (value) => value === "none", text: "tools are not supported" },
   response_format: {
     accepts: (value) => isJson(value) && value["type"] === "text",
-    text: "only text is supported",
+    text: 'only the type "text" is supported',
   },
   user: { accepts: (value) => typeof value === "string", text: "expected a string" },
 };
@@ -63,9 +63,9 @@ function isEmpty(value: unknown): boolean {
 export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
   const fields = new RequestFields(parseBody(body));
   const name = fields.get("model", (value) => typeof value === "string", "a string");
-  if (name === undefined) throw invalidField("model", `model: required; this server has "${model.name}"`);
+  if (name === undefined) throw invalidField("model", `model: required; this server has the model "${model.name}"`);
   if (name !== model.name) {
-    const message = `the model "${String(name)}" does not exist; this server has "${model.name}"`;
+    const message = `the model "${String(name)}" does not exist; this server has the model "${model.name}"`;
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
   }
   fields.checkNames(kind);
@@ -86,7 +86,7 @@ function parseBody(body: string): Json {
   try {
     json = JSON.parse(body);
   } catch (error) {
-    throw new ApiError(400, `the body is no JSON: ${(error as Error).message}`, { code: "invalid_json" });
+    throw new ApiError(400, `the body is not valid JSON: ${(error as Error).message}`, { code: "invalid_json" });
   }
   if (isJson(json)) return json;
   throw new ApiError(400, "the body must be a JSON object", { code: "invalid_json" });
@@ -139,7 +139,7 @@ class RequestFields {
       if (neutral) throw invalidField(name, `${name}: ${neutral.text}`, "unsupported_value");
       const isForeign = name === (kind === "chat" ? "prompt" : "messages");
       if (!ownFields.includes(name) || isForeign) {
-        throw invalidField(name, `${shorten(name)}: no field of this request`, "unknown_parameter");
+        throw invalidField(name, `${shorten(name)}: unknown field`, "unknown_parameter");
       }
     }
   }
@@ -159,7 +159,7 @@ function newTokens(
   const given = (kind === "chat" ? fields.number("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? old;
   const left = model.maxLength - tokens.length;
   if (left < (given ?? 1)) {
-    const message = `a text has at most ${model.maxLength} tokens; the prompt has ${tokens.length}, and ${given ?? 1} more ${given === undefined ? "is the least" : "were requested"}`;
+    const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${given === undefined ? "at least 1 more is required" : `${given} more were requested`}`;
     throw invalidField(kind === "chat" ? "messages" : "prompt", message, "context_length_exceeded");
   }
   return given ?? Math.min(left, kind === "chat" ? defaultChatTokens : defaultCompletionTokens);
@@ -185,7 +185,11 @@ function stopStrings(fields: RequestFields): readonly string[] {
   const isStop = (value: unknown): boolean => typeof value === "string" && value !== "";
   const accepts = (value: unknown): boolean =>
     isStop(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStop));
-  const stop = fields.get("stop", accepts, `a text that is not empty, or at most ${maxStopStrings} of them`);
+  const stop = fields.get(
+    "stop",
+    accepts,
+    `a non-empty string, or an array of at most ${maxStopStrings} non-empty strings`,
+  );
   return ([] as string[]).concat((stop as string | string[] | undefined) ?? []);
 }
 
@@ -212,7 +216,7 @@ function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedMod
 
 function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
   const accepts = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
-  const given = fields.get("messages", accepts, "an array of messages") as readonly unknown[] | undefined;
+  const given = fields.get("messages", accepts, "a non-empty array of messages") as readonly unknown[] | undefined;
   if (given === undefined) throw invalidField("messages", "messages: required");
   const messages = given.map(toMessage);
   if (!tokenizer.hasChatTemplate) {
@@ -225,7 +229,7 @@ function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel
     throw invalidField("messages", (error as Error).message);
   }
   if (tokens.length > 0 && tokens.every((token) => token < vocabSize)) return tokens;
-  throw invalidField("messages", "messages: expected a text of the model's vocabulary");
+  throw invalidField("messages", "messages: expected text whose tokens are in the model's vocabulary");
 }
 
 /** Parts of a content are one text. */
@@ -241,5 +245,5 @@ function toMessage(value: unknown, index: number): ChatMessage {
   if (Array.isArray(content) && content.every(isText)) {
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }
-  throw invalidField("messages", `${where}.content: expected a text, or parts of the type "text"`);
+  throw invalidField("messages", `${where}.content: expected a string, or parts of the type "text"`);
 }

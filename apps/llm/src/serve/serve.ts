@@ -70,7 +70,7 @@ export async function serve(settings: ServeSettings, parts: ServeParts): Promise
       if (!isStopping) throw error;
     })
     .finally(async () => {
-      engine.fail("the ranks have ended");
+      engine.fail("the ranks have exited");
       ranks.close();
       await closeHttp();
       rmSync(directory, { recursive: true });
@@ -101,7 +101,7 @@ async function listen(http: HttpServer, host: string, port: number): Promise<voi
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const why = code === "EADDRINUSE" ? `${host}:${port} is in use` : message;
-    throw new UsageError(`--port: expected an address to listen on: ${why}`, { cause: error });
+    throw new UsageError(`--port: cannot listen on the address: ${why}`, { cause: error });
   }
 }
 
@@ -117,7 +117,7 @@ function acceptRanks(engine: Engine, onReady: () => void): Server {
         onReady();
       },
       onClose() {
-        if (current === channel) engine.detach("the ranks were lost; try again in a moment");
+        if (current === channel) engine.detach("the connection to the ranks was lost; try again in a moment");
       },
     });
   });

@@ -20,7 +20,7 @@ export async function readServedModel(folder: string, cacheTokens: number): Prom
   const path = join(folder, "config.json");
   if (!existsSync(path)) {
     throw new UsageError(
-      `--model: expected a folder with config.json, received ${folder}; train one, or pass a different folder`,
+      `--model: expected a folder with config.json, received ${folder}; train a model, or pass a different folder`,
     );
   }
   const config = parseConfig(path, JSON.parse(readFileSync(path, "utf8")) as Record<string, unknown>);

@@ -31,7 +31,7 @@ async function main(args: readonly string[]): Promise<number> {
 }
 
 function notes({ repetitions, backends }: BenchSettings): string {
-  return `Medians of ${repetitions} rounds, in which the backends run one after the other; the ratio is to ${backends[0]} in the same round.\nRanks share this process's cores: what several hosts or GPUs gain does not show here.`;
+  return `Medians of ${repetitions} rounds, each of which runs all backends in sequence; ratios are relative to ${backends[0]} in the same round.\nAll ranks share the cores of this process: speedups from multiple hosts or GPUs are not measured.`;
 }
 
 function checkWritable({ svg }: BenchSettings): void {

@@ -14,8 +14,8 @@ export function describeBench({
   backward,
   ranks,
 }: BenchSettings): string {
-  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
-  return `${ranks} ranks, ${numHeads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement}, ${backward ? "forward and backward" : "forward"}`;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} key heads)`;
+  return `${ranks} ranks, ${numHeads} heads${kv} of size ${headDim}, ${dtype}, ${mask.name}, ${placement}, ${backward ? "forward and backward" : "forward"}`;
 }
 
 const columns = ["tokens", "backend", "median", "from", "to", "ratio", "GFLOP/s", "sent"] as const;

@@ -42,27 +42,27 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
-export const help = `mosaic-bench: how long attention takes with each backend on this machine's CPU, side by side in one run.
+export const help = `mosaic-bench: measures the time of attention with each backend on this machine's CPU, side by side in one run.
 
   npx mosaic-bench --seq-lengths 1k,4k,16k --backends local,ring,ulysses --ranks 4 [options]
 
-  --seq-lengths A,B  lengths of the sequence; k, M and G are powers of 1024 (1k,4k)
-  --backends A,B     of ${backendNames.join(", ")}; the others are compared with the first (local,ring).
-                     local is one device, with as many threads as all ranks together
-  --ranks N          ranks, all in this process, that share its cores (2)
-  --heads N          query heads (8)
-  --kv-heads N       key heads, a divisor of heads (as many as heads)
-  --head-dim N       size of a head (64)
+  --seq-lengths A,B  sequence lengths; k, M and G are powers of 1024 (1k,4k)
+  --backends A,B     any of ${backendNames.join(", ")}; the first one is the baseline (local,ring).
+                     local is one device with the threads of all ranks
+  --ranks N          number of ranks; all run in this process and share its cores (2)
+  --heads N          number of query heads (8)
+  --kv-heads N       number of key heads, a divisor of --heads (same as --heads)
+  --head-dim N       head size (64)
   --dtype NAME       ${dtypeNames.join(", ")} (float32)
-  --mask MASK        as mosaic-plan has it: ${maskUsages.slice(0, 5).join(", ")}, … (causal)
+  --mask MASK        a mask of mosaic-plan: ${maskUsages.slice(0, 5).join(", ")}, … (causal)
   --placement NAME   ${placementNames.join(", ")} (zigzag if the mask is causal, else contiguous)
-  --backward         gradients too
-  --repetitions N    how often each backend is measured, alternating with the others; the median counts (5)
-  --json             one JSON object instead of the table
-  --svg FILE         a chart
-  -h, --help         this text
+  --backward         measure the forward and the backward
+  --repetitions N    number of rounds; the median is reported (5)
+  --json             print one JSON object instead of the table
+  --svg FILE         write a chart
+  -h, --help         show this help
 
-Exit code: 0; 1 if a backend cannot run; 2 if the command line cannot be understood.`;
+Exit code: 0 on success; 1 if a backend cannot run; 2 if the command line is invalid.`;
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
 export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" {

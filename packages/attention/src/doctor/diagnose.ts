@@ -69,11 +69,12 @@ function checkVersions(system: System, names: readonly string[], wanted: string 
 async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
   const found = await system.runProbe("ranks");
   if ("error" in found) return [problem(...formatFailure(found.error))];
-  if (found.value !== 12) return [problem(`two ranks on the CPU computed ${found.value}, not 12`, "reinstall @mosaic")];
+  if (found.value !== 12)
+    return [problem(`all-reduce of two CPU ranks returned ${found.value}, expected 12`, "reinstall @mosaic")];
   const missing = system.version("@mosaic/launcher") === undefined;
   return [
     ok("all-reduce of two CPU ranks over shared memory passed"),
-    ...(missing ? [note("multi-process programs need mosaic-run", "npm install @mosaic/launcher")] : []),
+    ...(missing ? [note("multi-process programs require mosaic-run", "npm install @mosaic/launcher")] : []),
   ];
 }
 

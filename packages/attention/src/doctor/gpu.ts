@@ -67,7 +67,10 @@ async function checkProducts(
   const wrong = found.value.findIndex((product) => product !== 6);
   if (wrong < 0) return [ok(all.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
-    problem(`GPU ${wrong} computed ${found.value[wrong]}, not 6`, "test the GPU with compute-sanitizer and dcgmi diag"),
+    problem(
+      `the test matmul on GPU ${wrong} returned ${found.value[wrong]}, expected 6`,
+      "test the GPU with compute-sanitizer and dcgmi diag",
+    ),
   ];
 }
 
@@ -87,8 +90,8 @@ export const gpuLinksCheck: Check = {
     const { a, b } = slow[0]!;
     return [
       note(
-        `${slow.length} of ${pairs.length} pairs have no NVLink (${kinds}), the first of them GPUs ${a} and ${b}`,
-        "put the axis with the most communication on NVLink pairs: mosaic-plan takes links into account",
+        `${slow.length} of ${pairs.length} GPU pairs have no NVLink (${kinds}), such as GPUs ${a} and ${b}`,
+        "place the mesh axis with the most communication on NVLink pairs: mosaic-plan accounts for the links",
       ),
     ];
   },

@@ -16,7 +16,10 @@ export const nodeVersionCheck: Check = {
     }
     if (platform === "linux-x64" && glibc === undefined) {
       return [
-        problem(text, "the addons are built for glibc: take an image that has it, not Alpine, or build them there"),
+        problem(
+          text,
+          "the addons require glibc: use an image with glibc (not Alpine), or build the addons in this image",
+        ),
       ];
     }
     return [ok(text)];
@@ -108,7 +111,7 @@ export const memoryCheck: Check = {
     const { total, free } = system.memory;
     const limit = memoryLimit(system);
     const limited = limit !== undefined && limit < total;
-    const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${limited ? `, of which this control group may use ${formatGigabytes(limit)}` : ""}`;
+    const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${limited ? `, limited to ${formatGigabytes(limit)} by the control group` : ""}`;
     if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [ok(text)];
     return [note(text, "low: raise the memory limit of the container or the job")];
   },
@@ -125,7 +128,7 @@ export const sharedMemory: Check = {
     const remedy = "start the container with --shm-size=8g or --ipc=host; on a host, mount -o remount,size=8g /dev/shm";
     const cuda = await system.runProbe("cuda");
     const needed = "value" in cuda && cuda.value.gpus.length > 1;
-    if (disk === undefined) return [(needed ? problem : note)("there is no /dev/shm, which NCCL needs", remedy)];
+    if (disk === undefined) return [(needed ? problem : note)("/dev/shm does not exist, but NCCL requires it", remedy)];
     const text = `/dev/shm of ${formatGigabytes(disk.total)}, ${formatGigabytes(disk.free)} free`;
     if (disk.free >= NCCL_SHARED_MEMORY_BYTES) return [ok(text)];
     if (needed) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
@@ -143,9 +146,9 @@ export const resourceLimitsCheck: Check = {
     if (files === undefined || locked === undefined) return [];
     const findings: Finding[] = [ok(`${formatLimit(files)} open files, ${formatLimit(locked)} bytes of locked memory`)];
     if (files < LOW_FILE_LIMIT)
-      findings.push(note("low limit of open files for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
+      findings.push(note("the limit on open files is low for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
     if (rdmaDevices(system).length > 0 && locked !== Number.POSITIVE_INFINITY) {
-      findings.push(note("low limit of locked memory for RDMA, which registers memory", "ulimit -l unlimited"));
+      findings.push(note("the limit on locked memory is low for RDMA, which registers memory", "ulimit -l unlimited"));
     }
     return findings;
   },
@@ -166,7 +169,7 @@ export const networkCheck: Check = {
     const { interfaces } = system;
     const ports = rdmaPorts(system);
     const [up, down] = [ports.filter(({ isActive }) => isActive), ports.filter(({ isActive }) => !isActive)];
-    const listed = interfaces.length > 0 ? interfaces.join(", ") : "no interface but the loopback";
+    const listed = interfaces.length > 0 ? interfaces.join(", ") : "no interface except the loopback";
     return [
       ok(listed),
       ...(up.length > 0 ? [ok(`RDMA: ${up.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)] : []),
@@ -189,13 +192,13 @@ export const jobCheck: Check = {
       const { rank, worldSize, localRank: local, localWorldSize: ranks = "?" } = launched;
       const place = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
       findings.push(ok(`rank ${rank} of ${worldSize}${place}, started by ${detectedLauncher ?? launched.launcher}`));
-    } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both"));
+    } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both variables"));
     else if (detectedLauncher !== undefined)
       findings.push(ok(`${detectedLauncher}, but this process is not one of its ranks`));
     if (launched?.launcher === undefined && Number(env["SLURM_NTASKS"] ?? 1) > 1) {
       findings.push(
         note(
-          "SLURM has several tasks for this job, but this process is none of them",
+          "the SLURM job has several tasks, but this process is not one of them",
           "start ranks with srun, or mosaic-run with srun on every node",
         ),
       );
@@ -207,7 +210,7 @@ export const jobCheck: Check = {
       findings.push(
         note(
           `${localRanks} ranks on this host, but ${gpus} visible GPUs`,
-          "mosaic-run --nproc-per-node gpu; SLURM: --gpus-per-node rather than --gpus-per-task; or MOSAIC_SHARE_GPUS=1",
+          "start one rank per GPU with mosaic-run --nproc-per-node gpu; with SLURM, pass --gpus-per-node instead of --gpus-per-task; or set MOSAIC_SHARE_GPUS=1",
         ),
       );
     }

@@ -9,15 +9,15 @@ const help = `mosaic-doctor: inspects this machine, tests the installed packages
   npx mosaic-doctor [options]
   npx mosaic-run -N 2 … --exec npx mosaic-doctor --hosts [options]
 
-  --hosts        under mosaic-run, on every node: compares the hosts of the job, measures between each pair, and prints
-                 matrices and remedies on rank 0; on one node the ranks measure among themselves
-  --ports A-B    with --hosts: TCP ports to listen on, as a firewall allows them
-  --json         one JSON object; with --hosts a profile for mosaic-plan --profile FILE.json, and the findings on stderr
+  --hosts        under mosaic-run on every node: compare the hosts of the job, measure latency and bandwidth of each pair,
+                 and print matrices and remedies on rank 0; on a single node, measure pairs of ranks
+  --ports A-B    with --hosts: range of TCP ports to listen on, such as the range open in a firewall
+  --json         print one JSON object; with --hosts, a profile for mosaic-plan --profile FILE.json, and findings on stderr
   -h, --help     show this help
-  -V, --version  the version of @mosaic/attention
+  -V, --version  show the version of @mosaic/attention
 
-Marks: ✓ works, · worth knowing, ✗ broken. Exit code: 0 if all installed packages work, 1 if something is broken,
-2 for options that do not exist. That there is no GPU is worth knowing, not broken.`;
+Marks: ✓ passed, · note, ✗ problem. Exit code: 0 if all installed packages work, 1 if there is a problem,
+2 for unknown options. A missing GPU is a note, not a problem.`;
 
 /** A command line that cannot be understood. */
 class UsageError extends Error {}
@@ -55,7 +55,9 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
   const ports = portsText === undefined ? undefined : parsePorts(portsText);
   const { env } = currentSystem;
   if (!env["MOSAIC_STORE"] || env["RANK"] === undefined) {
-    throw new UsageError("--hosts needs a job: npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts");
+    throw new UsageError(
+      "--hosts requires a job: run npx mosaic-run -N 2 --node-rank … --exec npx mosaic-doctor --hosts",
+    );
   }
   const { measureHosts } = await import("./hosts/run.ts");
   const result = await measureHosts(currentSystem, { ports });
@@ -74,7 +76,9 @@ async function compareHosts(portsText: string | undefined, asJson: boolean): Pro
   const threads = env["MOSAIC_THREADS"] ?? "1";
   const calibrated = await runProbeProcess<Profile>(["profile", ranks, threads], CALIBRATION_TIMEOUT_MS);
   if ("error" in calibrated) {
-    console.error(`mosaic-doctor: no profile: ${formatFailure(calibrated.error).filter(Boolean).join("; ")}`);
+    console.error(
+      `mosaic-doctor: cannot create the profile: ${formatFailure(calibrated.error).filter(Boolean).join("; ")}`,
+    );
     return 1;
   }
   console.log(JSON.stringify(createProfile(calibrated.value, result), null, 2));

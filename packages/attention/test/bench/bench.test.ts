@@ -49,7 +49,7 @@ test("prints a table, and draws a bar for each of its lines", () => {
     );
     expect([run.status, run.stderr]).toEqual([0, ""]);
     expect(run.stdout).toMatch(
-      /^2 ranks, 2 heads of 8, bfloat16, slidingWindow\(8\), contiguous, forward; \d+ cores\n\ntokens {2}backend/,
+      /^2 ranks, 2 heads of size 8, bfloat16, slidingWindow\(8\), contiguous, forward; \d+ cores\n\ntokens {2}backend/,
     );
     expect(run.stdout.match(/^ +64 {2}(local|ring)/gm)?.length).toBe(2);
     expect(readFileSync(svg, "utf8").match(/<title>(local|ring), 64 tokens: /g)?.length).toBe(2);

@@ -164,7 +164,7 @@ function countEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: nu
   for (const each of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
     samples.set(each, (samples.get(each) ?? 0) + 1);
   if (samples.size === 0) {
-    throw new OptionError({ where: "dispatch: mask", expected: "a mask, or one for each sample", received: "none" });
+    throw new OptionError({ where: "dispatch: mask", expected: "a mask, or one mask per sample", received: "none" });
   }
   return [...samples].map(([each, count]) => ({ slices: resolveSlices(each, queries, keys), samples: count }));
 }

@@ -16,7 +16,7 @@ import type { DispatchProblem } from "./problem.ts";
  */
 export function documentZigzag(lengths: readonly number[]): Placement {
   const isLengths = Array.isArray(lengths) && lengths.every((length) => Number.isSafeInteger(length) && length >= 0);
-  expectValue("documentZigzag", isLengths, "lengths that are integers ≥ 0", lengths);
+  expectValue("documentZigzag", isLengths, "an array of integers ≥ 0", lengths);
   const documents = [...lengths];
   const total = documents.reduce((sum, length) => sum + length, 0);
   return Object.freeze<Placement>({

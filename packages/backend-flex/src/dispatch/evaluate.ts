@@ -85,7 +85,11 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   const keyShards = resolveShards(keyPlacement, ranks, keys);
   const masks = Array.isArray(settings.mask) ? (settings.mask as readonly Mask[]) : [settings.mask as Mask];
   if (masks.length === 0) {
-    throw new OptionError({ where: "evaluateDispatch: mask", expected: "a mask, or one a sample", received: "none" });
+    throw new OptionError({
+      where: "evaluateDispatch: mask",
+      expected: "a mask, or one mask per sample",
+      received: "none",
+    });
   }
   const pairs = new Float64Array(ranks);
   const byRank = new RequiredRowCounter(keyShards);

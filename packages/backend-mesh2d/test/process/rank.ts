@@ -32,6 +32,6 @@ for (const [i, way] of ways.entries()) {
   )) {
     measurements.push(await measureBackend(rank, backend, { ...trial, name: `${formatTitle(way)}, ${trial.name}` }));
   }
-  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
 }
 writeFileSync(join(process.argv[4]!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -29,6 +29,6 @@ for (const trial of moduleTrials()) {
   // A context numbers its random streams: parameters are those of one device on a fresh one.
   const rank = perturbed(ctx, { completion: "late", seed: 3 });
   measurements.push(await measureModuleOn(rank, { arrangement, trial, one }));
-  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
 }
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -125,7 +125,7 @@ void testWorldOfAnotherSize() {
   rank.open(world, 0, 3, kTimeoutNs);
   rank.awaitOpen();
   check(rank.failure && rank.failure->code == MOSAIC_FAILURE_MISMATCH, "another size: mismatch");
-  check(contains(rank.failure, "expected a world of 3 ranks, received one of 1"), "names both sizes");
+  check(contains(rank.failure, "expected a world of 3 ranks, received a world of 1 ranks"), "names both sizes");
 }
 
 /// A transport that counts how often it is freed.

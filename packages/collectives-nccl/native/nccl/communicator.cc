@@ -96,21 +96,22 @@ Failure failureOf(ncclResult_t result, const Communicator& communicator) {
   const std::string what = "NCCL: " + name + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a remote rank has exited or is unreachable: NCCL_DEBUG=WARN has more, nccl({ network }) or "
-                   "NCCL_SOCKET_IFNAME names the networks to use"};
+            what + "; a remote rank exited or is unreachable; set NCCL_DEBUG=WARN for details, and select the "
+                   "network interfaces with nccl({ network }) or NCCL_SOCKET_IFNAME"};
   }
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; a system call of this host failed: NCCL_DEBUG=WARN prints which; check /dev/shm, the limits of "
-                   "descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
+            what + "; a system call on this host failed; set NCCL_DEBUG=WARN for details, and check /dev/shm, the "
+                   "limits of file descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; ranks that share a GPU need an NCCL_HOSTID each: nccl({ hostId }); NCCL_SOCKET_IFNAME, or "
-                   "nccl({ network }), must name an interface of this host; NCCL_DEBUG=WARN prints more"};
+            what + "; if ranks share a GPU, set a unique NCCL_HOSTID on each of these ranks: nccl({ hostId }); set "
+                   "NCCL_SOCKET_IFNAME or nccl({ network }) to an interface of this host; set NCCL_DEBUG=WARN for "
+                   "details"};
   }
-  return {MOSAIC_FAILURE_DEVICE, what + "; NCCL_DEBUG=WARN prints more"};
+  return {MOSAIC_FAILURE_DEVICE, what + "; set NCCL_DEBUG=WARN for details"};
 }
 
 void check(ncclResult_t result, const Communicator& communicator) {

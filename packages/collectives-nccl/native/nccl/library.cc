@@ -11,8 +11,8 @@ namespace mosaic::nccl {
 namespace {
 
 constexpr const char* kInstallHint =
-    "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or name the "
-    "library in MOSAIC_NCCL_LIBRARY";
+    "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or set "
+    "MOSAIC_NCCL_LIBRARY to the library's path";
 
 std::string firstLine(const char* text) {
   const std::string all = text ? text : "unknown reason";
@@ -30,9 +30,11 @@ std::string describeMissing(void* handle, Library& found) {
 #undef MOSAIC_NCCL_FIND
   if (functions.getVersion) {
     functions.getVersion(&found.version);
-    if (found.version < kMinVersion) return found.path + " of version " + versionText(found.version) + ", too old";
+    if (found.version < kMinVersion) {
+      return found.path + " version " + versionText(found.version) + ", which is too old";
+    }
   }
-  return missingSymbol ? found.path + ", which has no " + missingSymbol : "";
+  return missingSymbol ? found.path + " without the symbol " + missingSymbol : "";
 }
 
 /// The first that can be used.

@@ -19,7 +19,7 @@ constexpr const char* kIdKey = "nccl/id";
 
 /// Ends messages of a timeout while NCCL connects.
 constexpr const char* kConnectHint =
-    "NCCL_DEBUG=INFO shows what it tries; between hosts, nccl({ network }) names a network that they share";
+    "set NCCL_DEBUG=INFO for details; between hosts, select a shared network with nccl({ network })";
 
 struct Transport {
   MosaicTransport table{};
@@ -42,7 +42,7 @@ ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
   MosaicFailure failure{};
   if (bootstrap.get(&bootstrap, kIdKey, id.internal, sizeof id.internal, &bytes, &failure) != 0) throw Failure(failure);
   if (bytes == sizeof id.internal) return id;
-  throw Failure(MOSAIC_FAILURE_MISMATCH, "NCCL: expected an id of 128 bytes, received " + std::to_string(bytes));
+  throw Failure(MOSAIC_FAILURE_MISMATCH, "NCCL: expected a unique ID of 128 bytes, received " + std::to_string(bytes));
 }
 
 int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {

@@ -72,8 +72,8 @@ void finishIfCompleted(ucs_status_ptr_t handle, Request& request) {
 
 void Connection::connect(MosaicBootstrap& bootstrap) {
   if (bootstrap.size > kMaxRanks) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: UCX connects at most " + std::to_string(kMaxRanks) +
-                                               " ranks here, received " + std::to_string(bootstrap.size));
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the UCX transport supports at most " + std::to_string(kMaxRanks) +
+                                               " ranks, received " + std::to_string(bootstrap.size));
   }
   rank_ = bootstrap.rank;
   peers_.resize(bootstrap.size);
@@ -105,12 +105,12 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
     peer.endpoint = worker_->endpointTo(valueOf(bootstrap, addressKey(peer.rank)), {onError, &peer});
     if (peer.endpoint) continue;
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "connect: " + rankText(rank_) + ": UCX has no network" +
+                  "connect: " + rankText(rank_) + ": UCX found no network" +
                       (settings_.network.empty() ? "" : " \"" + settings_.network + "\"") + " that reaches " +
                       rankText(peer.rank) +
-                      "; both hosts must be on it: set it with ucx({ network }), "
-                      "`ucx_info -d` lists the available devices; a "
-                      "container or network namespace needs a /sys of its own");
+                      "; select a network of both hosts with ucx({ network }) "
+                      "(`ucx_info -d` lists the available devices); mount a separate /sys in each "
+                      "container or network namespace");
   }
 }
 
@@ -149,10 +149,10 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
   }
   if (missing.empty()) return;
   const std::string what =
-      isCompleted ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + ", connecting to ";
+      isCompleted ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + " while connecting to ";
   throw Failure(isCompleted ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
                 "connect: " + rankText(rank_) + ": UCX " + what + missing +
-                    "; a firewall between the hosts must let their TCP ports pass: fix them by ucx({ ports })");
+                    "; if there is a firewall between the hosts, set a TCP port range with ucx({ ports }) and open it");
 }
 
 void Connection::sendNotice(Peer& peer, Kind kind, uint64_t value) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kInstallHint =
     "install UCX 1.13 or newer: apt-get install libucx0, dnf install ucx, or pip install libucx-cu12 (or -cu13); or "
-    "name the library in MOSAIC_UCX_LIBRARY";
+    "set MOSAIC_UCX_LIBRARY to the library's path";
 
 /// What UCX reads once, while it is loaded, and only from the environment. It would handle signals that are Node's
 /// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools. To observe
@@ -68,10 +68,10 @@ std::string describeMissing(void* handle, Library& found) {
   if (functions.getVersion) {
     functions.getVersion(&found.major, &found.minor, &found.release);
     if (std::pair(found.major, found.minor) < std::pair(kMajor, kMinor)) {
-      return found.path + " of version " + found.version() + ", too old";
+      return found.path + " version " + found.version() + ", which is too old";
     }
   }
-  return missingSymbol ? found.path + ", which has no " + missingSymbol : "";
+  return missingSymbol ? found.path + " without the symbol " + missingSymbol : "";
 }
 
 /// The first that can be used.

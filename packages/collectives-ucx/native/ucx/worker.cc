@@ -25,7 +25,9 @@ constexpr const char* kTcpSettings[][2] = {{"TX_SEG_SIZE", "256K"}, {"RX_SEG_SIZ
 
 class Config {
  public:
-  Config() { check(library().functions.configRead(nullptr, nullptr, &config_), "ucx: reading its configuration"); }
+  Config() {
+    check(library().functions.configRead(nullptr, nullptr, &config_), "ucx: cannot read the UCX configuration");
+  }
   ~Config() { library().functions.configRelease(config_); }
   Config(const Config&) = delete;
   Config& operator=(const Config&) = delete;
@@ -69,11 +71,11 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
   params.features = kFeatureTag | kFeatureWakeup;
   params.estimated_num_eps = ranks;
   const std::string network = settings.network.empty() ? "" : " on network \"" + settings.network + "\"";
-  const std::string remedy = "; `ucx_info -d` lists the networks that UCX finds here";
+  const std::string remedy = "; `ucx_info -d` lists the networks that UCX finds on this host";
   const ucs_status_t created = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
   if (created < UCS_OK) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "ucx: cannot communicate" + network + ": " + ucp.statusString(created) + remedy);
+                  "ucx: cannot initialize UCX" + network + ": " + ucp.statusString(created) + remedy);
   }
   ucp_worker_params_t parameters{};
   parameters.field_mask = kWorkerThreadMode;
@@ -81,7 +83,8 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
   try {
     const ucs_status_t status = ucp.workerCreate(context_, &parameters, &worker_);
     if (status < UCS_OK) {
-      throw Failure(MOSAIC_FAILURE_DEVICE, "ucx: cannot open" + network + ": " + ucp.statusString(status) + remedy);
+      throw Failure(MOSAIC_FAILURE_DEVICE,
+                    "ucx: cannot create a UCX worker" + network + ": " + ucp.statusString(status) + remedy);
     }
     check(ucp.workerGetEfd(worker_, &fd_), "ucp_worker_get_efd");
   } catch (...) {

@@ -136,6 +136,10 @@ async function attendRows(
   const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
   // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.
   for (const [name, tensor] of Object.entries({ q: queries, k: keys, v: values, dOut }))
-    checkEqual(await tensor.read(), given[name as keyof typeof given], `${trial.name}: ${name}, which was passed in`);
+    checkEqual(
+      await tensor.read(),
+      given[name as keyof typeof given],
+      `${trial.name}: input ${name} must not be modified`,
+    );
   return { out: outRead!, lse: lseRead!, dq: dqRead!, dk: dkRead!, dv: dvRead! };
 }

@@ -131,7 +131,7 @@ export function batchTrials(
     const { numHeads, numKvHeads, headDim, batch } = size;
     const heading = `batch of ${batch}, ${choice} masks, padding ${padding}, ${extent.queries}×${extent.keys}`;
     return {
-      name: `${heading}, ${numHeads}/${numKvHeads} heads of ${headDim}, ${placement.name}, ${dtype}`,
+      name: `${heading}, ${numHeads}/${numKvHeads} heads of size ${headDim}, ${placement.name}, ${dtype}`,
       mesh,
       axes,
       ...size,
@@ -180,7 +180,7 @@ export function batchSuite(options: BatchSuiteOptions): Case[] {
     const title = `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}`;
     return [
       {
-        name: `${title}: masks and lengths of each sample, as exact as one device`,
+        name: `${title}: per-sample masks and lengths, as accurate as on one device`,
         run: () => checkExact(parsed, arrangement),
       },
       { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(parsed, arrangement) },
@@ -217,13 +217,13 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const what = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
         // Not to the bit: beside NaN a kernel may sum in another order.
-        checkClose(dirty.values[name], clean.values[name], 1e-5, `${what} beside NaN`);
+        checkClose(dirty.values[name], clean.values[name], 1e-5, `${what} with NaN in the padding`);
         const nothing = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
         const width = name === "lse" ? 1 : padSamples.headDim;
         const wrong = clean.values[name].findIndex(
           (value, i) => clean.isPadding(Math.floor(i / width), name) && value !== nothing,
         );
-        check(wrong < 0, `${what} of padding: expected ${nothing}, received ${clean.values[name][wrong]}`);
+        check(wrong < 0, `${what} in the padding: expected ${nothing}, received ${clean.values[name][wrong]}`);
       }
     }
   });

@@ -68,7 +68,7 @@ export const maskKinds: Readonly<Record<string, readonly Slice[]>> = {
       ] as const
     ).flatMap((answer) => [slice("full", answer, [0, 15]), slice("causal", answer, answer)]),
   ],
-  "queries of several slices": [
+  "queries in several slices": [
     slice("full", [5, 40], [0, 9]),
     slice("causal", [10, 50], [9, 30]),
     slice("inverseCausal", [20, 61], [30, 61]),

@@ -43,7 +43,7 @@ export async function measureArrangement(ctx: Context, arrangement: Arrangement)
     for (const trial of backendTrials(arrangement, { placement, dtype, seed: 100 }))
       measurements.push(await measureBackend(rank, arrangement.backend, trial));
   }
-  check(rank.inFlight() === 0, `${rank.inFlight()} collectives were not waited for`);
+  check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
   return measurements;
 }
 

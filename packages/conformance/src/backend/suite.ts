@@ -86,17 +86,17 @@ export function backendSuite(given: BackendSuiteOptions): Case[] {
         const isHalf = coverage === "pairs" && options.arrangements.length > 1;
         const includes = (trial: number): boolean => !isHalf || (trial + i + j + l) % 2 === 0;
         return {
-          name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as exact as one device, messages ${completion}`,
+          name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as accurate as on one device, messages ${completion}`,
           run: () => checkExact(options, arrangement, { completion, placement, dtype, includes }),
         };
       }),
     ),
     {
-      name: `${caseTitle(arrangement)}: folds into an existing state, adds to gradients, and retains no memory`,
+      name: `${caseTitle(arrangement)}: folds into an existing state, accumulates gradients, and releases all memory`,
       run: () => checkFolding(options, arrangement),
     },
     {
-      name: `${caseTitle(arrangement)}: the same bits for every order of arrival, in two runs`,
+      name: `${caseTitle(arrangement)}: bitwise-identical results in two runs and for any message arrival order`,
       run: () => checkReproducible(options, arrangement),
     },
   ]);
@@ -136,7 +136,10 @@ async function checkExact(
     for (const trial of trials[sequence]!) {
       measurements.push(await measureBackend(rank, backend, trial));
       const { name } = trial;
-      check(rank.inFlight() === 0, `${name}, rank ${ctx.rank}: ${rank.inFlight()} collectives were not waited for`);
+      check(
+        rank.inFlight() === 0,
+        `${name}, rank ${ctx.rank}: wait() was not called on ${rank.inFlight()} collectives`,
+      );
     }
     return { sequence, measurements };
   });
@@ -165,7 +168,7 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
       const actual = await runBackendOnRank(ctx, backend, trial, priorState);
       const mine = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
-        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, beside the initial values: ${name}`;
+        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, added to the initial values: ${name}`;
         checkClose(actual[name], mine[name], 1e-4 * Math.max(1, magnitude(expected[name])), what);
       }
     }

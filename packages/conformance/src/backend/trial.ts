@@ -133,7 +133,7 @@ function computeReference(trial: Trial): Reference {
   const { values } = trial;
   const problem = values ? { ...normal, ...values.transform(normal, dtype) } : normal;
   const isApart = !values?.isNearTie || smallestGap(problem) > 1e-5 * magnitude(problem.q);
-  check(isApart, `${trial.name}: two scores are closer than the resolution of float32`);
+  check(isApart, `${trial.name}: two scores differ by less than the float32 resolution`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

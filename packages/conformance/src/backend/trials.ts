@@ -52,7 +52,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
   return cases.map(({ queries, keys, mask, maskMod, values }, i) => {
     const size = headSizes[i % headSizes.length]!;
     const { numHeads, numKvHeads, headDim } = size;
-    const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
+    const heading = `${mask.name} ${queries}×${keys}, ${numHeads}/${numKvHeads} heads of size ${headDim}`;
     return {
       name: `${heading}, ${values ? `${values.name}, ` : ""}${placement.name}, ${dtype}`,
       mesh,
@@ -73,7 +73,7 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
 /** Number of ranks in a mesh. */
 export function meshSize(mesh: Coordinate): number {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
-  check(size > 0, `a mesh needs ranks, received ${JSON.stringify(mesh)}`);
+  check(size > 0, `expected a mesh with at least one rank, received ${JSON.stringify(mesh)}`);
   return size;
 }
 

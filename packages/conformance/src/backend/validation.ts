@@ -33,7 +33,7 @@ export const validationSuiteOptions = defineOptions("validationSuite", {
   /** Makes the backend along an axis. */
   backend: makeBackendOption,
   /** Makes it around an inner backend. Default: it takes none. */
-  nest: option.custom("a function (axis, inner) that makes a backend", option.isFunction<Nest>, { optional: true }),
+  nest: option.custom("a function (axis, inner) that returns a backend", option.isFunction<Nest>, { optional: true }),
   /** The sequences that must be sharded along the axis. Default ["queries", "keys"]. */
   sharded: option.array(option.oneOf(["queries", "keys"]), { default: ["queries", "keys"] }),
 });
@@ -111,11 +111,11 @@ export function validationSuite(given: ValidationSuiteOptions): Case[] {
   const { name } = makeBackend("validationSuite", backend, "sp");
   return [
     ...mistakes.map((invalid) => ({
-      name: `${name}, ${invalid.pass}: ${invalid.title} is rejected on every rank before anything is sent`,
+      name: `${name}, ${invalid.pass}: every rank rejects ${invalid.title} before it sends a message`,
       run: () => checkRejected(makeWorld, backend("sp"), invalid),
     })),
     ...contractViolations.map((broken) => ({
-      name: `${name}: ${broken.title} is rejected on every rank before anything is sent`,
+      name: `${name}: every rank rejects ${broken.title} before it sends a message`,
       run: () => violationRejected(makeWorld, backend("sp"), broken),
     })),
     ...contextCases(options),
@@ -128,7 +128,7 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
   const { name } = backend("sp");
   return [
     {
-      name: `${name}: a context that was closed is rejected`,
+      name: `${name}: a closed context is rejected`,
       run: () =>
         onWorld(makeWorld, { size: 1 }, async (ctx) => {
           const x = randn(ctx, operandShapes.q);
@@ -139,7 +139,7 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
         }).then(() => {}),
     },
     {
-      name: `${name}: a module is rejected, before any call, on a mesh without its axis`,
+      name: `${name}: creating a module is rejected on a mesh without its axis`,
       run: () =>
         onWorld(makeWorld, { size: 1, mesh: { tp: 1 } }, (ctx) => {
           const module = { embedDim: 4, numHeads: 1, attentionAxis: 1, backend: backend("sp") };
@@ -156,7 +156,7 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
   const { name } = backend("sp");
   return [
     {
-      name: `${name}: two levels of nesting on one axis are rejected`,
+      name: `${name}: nested backends on the same axis are rejected`,
       async run() {
         const separate = /a separate mesh axis/;
         await checkThrows(() => nest("sp", backend("sp")), "OptionError", separate);
@@ -164,7 +164,7 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
       },
     },
     {
-      name: `${name}: a mesh that the inner backend rejects is rejected`,
+      name: `${name}: a mesh is rejected if the inner backend rejects it`,
       run: () =>
         onWorld(makeWorld, { size: 1 }, async (ctx) => {
           const check = (): never => {
@@ -196,7 +196,7 @@ const contractViolations: readonly ContractViolation[] = [
     message: new RegExp(`step ≥ 1.*step ${step}`),
   })),
   {
-    title: "a placement that overlaps",
+    title: "a placement with overlapping shards",
     shards: [[makeSpan(0, 5)], [makeSpan(4, 5)]],
     message: /position 4 in shards 0 and 1/,
   },
@@ -206,19 +206,23 @@ const contractViolations: readonly ContractViolation[] = [
     message: /position 5 is in no shard/,
   },
   {
-    title: "a placement beyond the sequence",
+    title: "a placement beyond the end of the sequence",
     shards: [[makeSpan(0, 5)], [makeSpan(6, 5)]],
     message: /before position 10/,
   },
   {
-    title: "a mask whose slices overlap",
+    title: "a mask with overlapping slices",
     slices: [makeSlice({}), makeSlice({ q0: 9 })],
     message: /overlapping slices/,
   },
-  { title: "a mask with NaN", slices: [makeSlice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
-  { title: "a mask beyond the sequence", slices: [makeSlice({ k1: 11 })], message: /within 10 queries and 10 keys/ },
+  { title: "a mask with NaN bounds", slices: [makeSlice({ k0: Number.NaN })], message: /keys \[NaN,10\)/ },
   {
-    title: "a mask of an unknown type",
+    title: "a mask beyond the end of the sequence",
+    slices: [makeSlice({ k1: 11 })],
+    message: /within 10 queries and 10 keys/,
+  },
+  {
+    title: "a mask with an unknown slice type",
     slices: [makeSlice({ type: 7 as never })],
     message: /a type among full, causal/,
   },
@@ -241,10 +245,7 @@ async function violationRejected(
     const { messagesSent } = ctx.world.traffic();
     check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
     using out = run(contiguous(), masks.full());
-    check(
-      (await out.read()).every(Number.isFinite),
-      `rank ${ctx.rank}: a valid call fails after one that was rejected`,
-    );
+    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a valid call failed after a rejected call`);
   });
 }
 
@@ -261,10 +262,7 @@ async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, in
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, length: 10 });
     using x = randn(ctx, operandShapes.q);
     using out = attention(ctx, x, x, x, { backend, queries: layout, keys: layout });
-    check(
-      (await out.read()).every(Number.isFinite),
-      `rank ${ctx.rank}: a valid call fails after one that was rejected`,
-    );
+    check((await out.read()).every(Number.isFinite), `rank ${ctx.rank}: a valid call failed after a rejected call`);
   });
 }
 
@@ -289,7 +287,7 @@ function callBackend(ctx: Context, { backend, tensors, at, from, queryAxes, keyA
 function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
   const invalidate = (): Partial<BackendCall> => ({ backend: backend("gpu") });
   const message = /expected one of the mesh's axes sp, received "gpu"/;
-  return { title: "an axis that the mesh lacks", pass: "attend", invalidate, error: "OptionError", message };
+  return { title: "an axis that is not in the mesh", pass: "attend", invalidate, error: "OptionError", message };
 }
 
 function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
@@ -299,7 +297,7 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   return [
     {
       ...invalid,
-      title: `whole ${name}`,
+      title: `unsharded ${name}`,
       invalidate: () => ({ [axes]: [] }),
       message: new RegExp(`${name} sharded along sp, received unsharded ${name}`),
     },
@@ -324,16 +322,16 @@ function invalidInputs(): InvalidCall[] {
   const dtype = (name: TensorName, message: RegExp) =>
     invalidTensor("attend", name, { title: `${name} of bfloat16`, dtype: "bfloat16", error: "DTypeError", message });
   return [
-    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as their layout states, received \[1,4,4,8\]/),
-    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as their layout states, received \[4,5,8\]/),
-    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as their layout states, received \[1,2,6,8\]/),
+    shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
+    shape("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
+    shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
     shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
     shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
     shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
     shape("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),
     shape("v", [1, 2, 5, 4], /out \[1,4,5,4\], received \[1,4,5,8\]/),
-    dtype("v", /values of dtype float32, as the keys, received bfloat16/),
-    dtype("q", /queries of dtype float32, as the keys, received bfloat16/),
+    dtype("v", /values with the dtype of the keys, float32, received bfloat16/),
+    dtype("q", /queries with the dtype of the keys, float32, received bfloat16/),
     invalidTensor("attendBackward", "k", {
       title: "k [1,2,6,8]",
       shape: [1, 2, 6, 8],

@@ -141,7 +141,7 @@ function prepare(trial: VariantTrial, number: number, place: RandomPlace): Prepa
     v: values(numKvHeads, extent.keys, valueHeadDim, 2),
   };
   const dOut = values(numHeads, extent.queries, valueHeadDim, 3);
-  const heading = `${variant}, ${trial.mask} ${extent.queries}×${extent.keys}, ${numHeads}/${numKvHeads} heads of ${headDim}`;
+  const heading = `${variant}, ${trial.mask} ${extent.queries}×${extent.keys}, ${numHeads}/${numKvHeads} heads of size ${headDim}`;
   const name = `${heading} and ${valueHeadDim}, batch ${batch}, ${placement.name}, ${dtype}`;
   return {
     name,
@@ -289,7 +289,7 @@ export function variantSuite(options: VariantSuiteOptions): Case[] {
   const { makeWorld, arrangements } = variantSuiteOptions.parse(options);
   const trials = variantTrials(arrangements.length);
   return arrangements.map((arrangement, i) => ({
-    name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} variants of attention, as accurate as on one device`,
+    name: `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trials[i]!.length} attention variants, as accurate as on one device`,
     run: () => checkVariants(makeWorld, arrangement, trials[i]!),
   }));
 }

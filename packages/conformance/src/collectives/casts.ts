@@ -14,8 +14,8 @@ export function castCases(makeWorld: MakeWorld, size: number): Case[] {
     on("groupCast with random plans: values, bytes sent and version counters", castsRandomPlans),
     on("groupCast over hosts", checkCastsOverHosts),
     on("groupReduce with random plans, in rank order", reducesRandomPlans),
-    on("groupReduce after groupCast multiplies each row by the number of its receivers", checkReduceAfterCast),
-    on("groupCast and groupReduce reject mismatched arguments before anything is posted", invalidPlansRejected),
+    on("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
+    on("groupCast and groupReduce reject mismatched arguments before posting an operation", invalidPlansRejected),
   ];
 }
 
@@ -143,7 +143,10 @@ async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hi
   group.groupCast(out, input, drawn.plan, { label: "test", hierarchical }).wait();
   for (const [i, tensor] of out.entries()) {
     checkEqual(await tensor.read(), expectedCast(drawn, rank, i, dtype).values, `tensor ${i}, ${dtype}, rank ${rank}`);
-    check(tensor.storage.version > versions[i]!, "groupCast: the version counter of its output was not incremented");
+    check(
+      tensor.storage.version > versions[i]!,
+      "groupCast: the version counter of the output tensor was not incremented",
+    );
   }
   disposeAll(input, out);
 }
@@ -255,15 +258,15 @@ async function invalidPlansRejected(group: ProcessGroup): Promise<void> {
     const [full, received] = op === "groupCast" ? [x, empty] : [empty, x];
     const post = (plan: GroupCastPlan, out = received, input = full): unknown =>
       op === "groupCast" ? group.groupCast([out], [input], plan) : group.groupReduce([input], [out], plan);
-    await refused(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan of \d+ ranks/);
+    await refused(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan for \d+ ranks/);
     await refused(
       () => post(planOf(() => [{ start: 0, length: 1 }])),
       "OptionError",
       /no ranges from a rank to itself/,
     );
-    await refused(() => group[op]([], [], none), "OptionError", /arrays of as many tensors/);
-    await refused(() => group[op]([x], [x], none), "ShapeError", /rows, by the plan|overlap/);
-    await refused(() => group[op]([wide], [empty], none), "ShapeError", /same shape but for rows/);
+    await refused(() => group[op]([], [], none), "OptionError", /non-empty arrays of the same length/);
+    await refused(() => group[op]([x], [x], none), "ShapeError", /rows, as in the plan|overlap/);
+    await refused(() => group[op]([wide], [empty], none), "ShapeError", /same shape except for rows/);
     await refused(() => group[op]([half], [empty], none), "DTypeError", /./);
     if (size === 1) continue;
     await refused(() => post(next([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
@@ -272,12 +275,12 @@ async function invalidPlansRejected(group: ProcessGroup): Promise<void> {
       { start: 2, length: 1 },
     ]);
     await refused(() => post(overlapping), "OptionError", /ascending and disjoint/);
-    await refused(() => post(next([{ start: 3, length: 2 }])), "ShapeError", /rows, by the plan/);
+    await refused(() => post(next([{ start: 3, length: 2 }])), "ShapeError", /rows, as in the plan/);
   }
   await refused(() => group.groupReduce([half], [half.view({})], none), "DTypeError", /float32/);
   // Nothing was posted: the group is as it was.
   using all = makeTensor(group, [rank], { dtype: "float32" });
   group.allReduce(all).wait();
-  checkEqual(await all.read(), [(size * (size - 1)) / 2], "the sum after it");
+  checkEqual(await all.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");
   disposeAll([x, empty, wide, half]);
 }

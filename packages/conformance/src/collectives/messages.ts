@@ -11,9 +11,9 @@ export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
   });
   return [
     ...dtypes.map((dtype) => on(`sendRecv around a ring, ${dtype}`, (group) => ringExchange(group, dtype))),
-    on("sendRecv from all to all, sizes from 0 up", allPairs),
-    on("sendRecv preserves the order between two ranks", preservesOrder),
-    on("sendRecv among a subset of the ranks", pairwiseExchange),
+    on("all-to-all sendRecv, with message sizes from 0", allPairs),
+    on("sendRecv preserves message order between two ranks", preservesOrder),
+    on("sendRecv within a subset of the ranks", pairwiseExchange),
     on("traffic counts payloads", countsTraffic),
   ];
 }
@@ -55,7 +55,7 @@ async function allPairs(group: ProcessGroup): Promise<void> {
     await checkTensorValues(
       tensor,
       messageContent(from, rank, messageLength(from, rank)),
-      `from rank ${from} on rank ${rank}`,
+      `message from rank ${from} on rank ${rank}`,
     );
   }
   for (const tensor of [...sent, ...received]) tensor[Symbol.dispose]();
@@ -87,7 +87,7 @@ async function pairwiseExchange(group: ProcessGroup): Promise<void> {
     if (rank === turn) group.sendRecv([{ tensor: token, to: turn + 1 }]).wait();
     if (rank === turn + 1) group.sendRecv([{ tensor: seen, from: turn }]).wait();
   }
-  await checkTensorValues(seen, [rank], "the left neighbour's token");
+  await checkTensorValues(seen, [rank], "the token from the left neighbor");
   group.allReduce(token).wait();
   await checkTensorValues(token, [(size * (size + 1)) / 2], "the sum of tokens");
 }

@@ -10,14 +10,14 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    on("a collective reads the results of the compute before it", postWaitsForCompute),
-    on("compute after wait reads the received values", waitPrecedesCompute),
-    on("a pipeline of two buffers", checkPipeline),
-    on("tensors may be disposed after the post", disposeAfterPost),
-    on("work without a wait completes", closeWithoutWait),
-    on("a collective raises the version of its output, not of its input", versionCounters),
+    on("a collective reads the results of earlier kernels", postWaitsForCompute),
+    on("kernels enqueued after wait() read the received values", waitPrecedesCompute),
+    on("a double-buffered pipeline", checkPipeline),
+    on("tensors may be disposed once a collective is posted", disposeAfterPost),
+    on("a collective completes without a call to wait()", closeWithoutWait),
+    on("a collective increments the version counter of its output, not of its input", versionCounters),
     on("barrier", checkBarriers),
-    on("split, and operations of several groups between splits", checkSplits),
+    on("split, and collectives on several groups between splits", checkSplits),
   ];
 }
 
@@ -68,8 +68,11 @@ async function versionCounters(group: ProcessGroup): Promise<void> {
   const raises = (name: string, post: () => Work): void => {
     const before = [sent.storage.version, received.storage.version];
     post().wait();
-    check(sent.storage.version === before[0], `${name}: the version counter of its input was incremented`);
-    check(received.storage.version > before[1]!, `${name}: the version counter of its output was not incremented`);
+    check(sent.storage.version === before[0], `${name}: the version counter of the input tensor was incremented`);
+    check(
+      received.storage.version > before[1]!,
+      `${name}: the version counter of the output tensor was not incremented`,
+    );
   };
   using share = received.slice(0, 0, 1);
   using mine = sent.slice(0, 0, 1);
@@ -154,7 +157,7 @@ async function checkBarriers(group: ProcessGroup): Promise<void> {
   for (let i = 0; i < 20; i++) group.barrier().wait();
   await group.device.stream.synchronize();
   const bytesSent = group.traffic().bytesSent - before;
-  check(bytesSent === 0, `barriers carry no payload, ${bytesSent} bytes were counted`);
+  check(bytesSent === 0, `expected barriers without payload, received a count of ${bytesSent} bytes sent`);
 }
 
 /** Even and odd ranks, each pair of halves again; ranks in a part keep their order. */

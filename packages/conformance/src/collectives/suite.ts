@@ -57,7 +57,7 @@ async function reduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DType): P
     const start = sumOfCounts(counts.slice(0, rank));
     const expected = expectedReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
     await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
-    await checkTensorValues(input, inputs[rank]!, "the input, which is not modified");
+    await checkTensorValues(input, inputs[rank]!, "the input, which must not be modified");
   }
 }
 

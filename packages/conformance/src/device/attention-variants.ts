@@ -45,28 +45,28 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ),
     ...valueSizes.flatMap(([headDim, valueHeadDim]) =>
       (["float32", "bfloat16"] as const).map((dtype) => ({
-        name: `attention: values of head size ${valueHeadDim}, keys of ${headDim}, ${dtype}`,
+        name: `attention: key head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
         run: whereSupported(["valueHeadSize"], () => run(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
       })),
     ),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
-      name: `attention: all modifiers at once, strided, ${storageOrder}`,
+      name: `attention: all modifiers combined, strided, ${storageOrder}`,
       run: whereSupported(all, () =>
         run({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: together }), storageOrder }),
       ),
     })),
     ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
-      name: `attention: all modifiers at once, ${mask.name}`,
+      name: `attention: all modifiers combined, ${mask.name}`,
       run: whereSupported(modified, () =>
         checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod, modifiers: together }),
       ),
     })),
     ...shortSizes.map((sizes) => ({
-      name: `attention: all modifiers at once, ${sizes.queries} queries to ${sizes.keys} keys of ${sizes.numHeads}/${sizes.numKvHeads} heads`,
+      name: `attention: all modifiers combined, ${sizes.queries}×${sizes.keys}, ${sizes.numHeads}/${sizes.numKvHeads} heads`,
       run: whereSupported(all, () => run(fullCase(sizes))),
     })),
     {
-      name: "attention: scores beyond what exp holds, capped",
+      name: "attention: softcap of scores that overflow exp",
       run: whereSupported(["softcap"], () =>
         run(variantCase({ numHeads: 2, numKvHeads: 2, headDim: 16, size: 1000, modifiers: { softcap: 20 } })),
       ),
@@ -151,7 +151,10 @@ async function checkDropoutProbability(device: Device): Promise<void> {
     // Five standard deviations: one false alarm in a million, and the numbers are the same every time.
     const bound = 5 * Math.sqrt(pairs * probability * (1 - probability));
     const expected = pairs * (1 - probability);
-    check(Math.abs(total - expected) < bound, `${total} of ${pairs} weights are kept, expected ${expected} ± ${bound}`);
+    check(
+      Math.abs(total - expected) < bound,
+      `${total} of ${pairs} weights were kept, expected ${expected} ± ${bound}`,
+    );
   }
   const first = await kept({});
   for (const change of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
@@ -159,7 +162,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
     const name = Object.keys(change)[0]!;
     check(
       equal < first.length / 4,
-      `${equal} of ${first.length} rows keep the same number of weights with a different ${name}`,
+      `${equal} of ${first.length} rows kept the same number of weights after ${name} changed`,
     );
   }
 }

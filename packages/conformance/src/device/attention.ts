@@ -57,7 +57,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => checkMask(run, { queries: 33, keys: 140, slices: mask.slices(33, 140), maskMod }),
     })),
     ...[1, 2, 3, 5, 8, 15, 16, 17, 32, 40, 64, 80, 96, 100, 128, 192, 255, 256].map((headDim) => ({
-      name: `attention: heads of ${headDim}`,
+      name: `attention: head size ${headDim}`,
       run: () => run(randomCausalCase({ headDim, numHeads: 3, numKvHeads: 1 })),
     })),
     ...(["bfloat16", "float16"] as const).map((dtype) => ({
@@ -69,7 +69,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => run({ ...randomCausalCase({ headDim: 12, numHeads: 4, numKvHeads: 2 }), storageOrder }),
     })),
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) => [
-      { name: `attention: NaN that no slice covers, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
+      { name: `attention: NaN outside all mask slices, ${dtype}`, run: () => run(checkPoisonOutside(dtype)) },
       { name: `attention: NaN in keys after the last query, ${dtype}`, run: () => run(checkPoisonAfter(dtype)) },
     ]),
     ...sampleMaskCases(make, run),
@@ -78,11 +78,11 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
       run: () => withDevice(make, earlierQueries),
     },
     {
-      name: "attention: a state after few keys, no keys, or no queries",
+      name: "attention: the state is unchanged by an empty mask, zero keys, or zero queries",
       run: () => withDevice(make, edgeCases),
     },
     {
-      name: "attention: scores too large for exp",
+      name: "attention: scores that overflow exp",
       run: () => run(randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 2, size: 30 })),
     },
   ];
@@ -195,16 +195,16 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
   return [
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) =>
       [24, 64, 100].map((headDim) => ({
-        name: `attention: padded samples, ${dtype}, heads of ${headDim}`,
+        name: `attention: padded samples, ${dtype}, head size ${headDim}`,
         run: () => where(paddedSamples({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
       })),
     ),
     ...[1, 2, 3].map((seed) => ({
-      name: `attention: random sample masks, and one of all samples, ${seed}`,
+      name: `attention: random sample masks, plus a mask shared by all samples, seed ${seed}`,
       run: () => where(randomSamples(seed)),
     })),
     {
-      name: "attention: equal sample masks, numbered from an origin",
+      name: "attention: shared sample masks with a batch offset",
       run: async () => {
         const { mask, ...rest } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
         const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };
@@ -331,12 +331,12 @@ async function checkAttention(
     near(
       await dk.read(),
       takeRows(backward.dk, positions, kExtent).map((x) => x + 1),
-      "dk, added to 1",
+      "dk, accumulated onto 1",
     );
     near(
       await dv.read(),
       takeRows(backward.dv, positions, vExtent).map((x) => x + 1),
-      "dv, added to 1",
+      "dv, accumulated onto 1",
     );
   }
   near(await dq.read(), takeRows(backward.dq, rows, qExtent), "dq");
@@ -412,10 +412,10 @@ async function earlierQueries(device: Device): Promise<void> {
   for (const [i, what] of ["out", "dq"].entries()) {
     const [finite, poisoned] = found.map((results) => results[i]!);
     const [close, before] = [tolerances.float32 * (1 + magnitude(finite!)), bad * width];
-    checkClose(poisoned!.slice(0, before), finite!.slice(0, before), close, `${what} of queries before the NaN`);
+    checkClose(poisoned!.slice(0, before), finite!.slice(0, before), close, `${what} of queries before the NaN key`);
     check(
       Number.isNaN(poisoned![bad * width]),
-      `${what} of the first query that sees a NaN is ${poisoned![bad * width]}`,
+      `${what} of the first query that attends to the NaN key: expected NaN, received ${poisoned![bad * width]}`,
     );
   }
 }
@@ -430,8 +430,8 @@ async function edgeCases(device: Device): Promise<void> {
   const before = [await out.read(), await lse.read()] as const;
   const tile = { q: [makeSpan(0, 3)], k: [makeSpan(0, 2)], mask: [], scale: 1 };
   device.kernels.attend({ out, lse }, q, { k, v }, tile);
-  checkEqual(await out.read(), before[0], "out under an empty mask");
-  checkEqual(await lse.read(), before[1], "lse under an empty mask");
+  checkEqual(await out.read(), before[0], "out with an empty mask");
+  checkEqual(await lse.read(), before[1], "lse with an empty mask");
 
   using none = device.empty([1, 1, 0, 4], "float32");
   using noRows = device.empty([1, 1, 0], "float32");
@@ -451,6 +451,6 @@ async function edgeCases(device: Device): Promise<void> {
       mask: everything,
     },
   );
-  checkEqual(await out.read(), before[0], "out after no keys");
-  checkEqual(await lse.read(), before[1], "lse after no keys");
+  checkEqual(await out.read(), before[0], "out with zero keys");
+  checkEqual(await lse.read(), before[1], "lse with zero keys");
 }

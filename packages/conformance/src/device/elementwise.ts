@@ -184,7 +184,7 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
     const expected = a.map((_, i) =>
       f(a[Math.floor(i / 35) * 35 + (i % 7)]!, b[35 + (Math.floor(i / 7) % 5) * 7 + 2]!),
     );
-    checkRounded(await out.read(), expected, { dtype, description: `${op} ${storageOrder} that broadcasts` });
+    checkRounded(await out.read(), expected, { dtype, description: `${op} ${storageOrder} with broadcasting` });
     device.kernels.scalar(op, out, x, 0.75);
     checkRounded(
       await out.read(),

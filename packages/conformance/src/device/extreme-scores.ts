@@ -26,15 +26,15 @@ export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<
         run: () => run(separatedScores(dtype, size)),
       })),
       // 1/√80 is no power of 2: scaled scores are rounded, and gradients must round them as the forward did.
-      { name: `attention: scores of 1e10, heads of 80, ${dtype}`, run: () => run(separatedScores(dtype, 1e10, 80)) },
+      { name: `attention: scores of 1e10, head size 80, ${dtype}`, run: () => run(separatedScores(dtype, 1e10, 80)) },
       ...[2 ** 14, 2 ** 30, 2 ** 34, 2 ** 66, 2 ** 124].flatMap((size) =>
         ([1, -1] as const).map((sign) => ({
-          name: `attention: equal scores of ${sign * size} share, ${dtype}`,
+          name: `attention: equal scores of ${sign * size} have equal weights, ${dtype}`,
           run: () => run(equalScores(dtype, size, sign)),
         })),
       ),
     ]),
-    { name: "attention: scores of −Infinity, some and all of a row", run: () => run(maskedKeys()) },
+    { name: "attention: scores of −Infinity, in part of a row and in a whole row", run: () => run(maskedKeys()) },
     { name: "attention: denormal scores", run: () => run(scaledInputs({ q: 1e-20, k: 1e-20 })) },
     { name: "attention: denormal queries", run: () => run(scaledInputs({ q: 1e-40 })) },
     { name: "attention: denormal values", run: () => run(scaledInputs({ v: 1e-40 })) },
@@ -50,7 +50,7 @@ function largeScores(dtype: DType, size: number): AttentionCase {
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
 function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, size });
-  check(smallestGap(problem) > 1e-5 * size, "two scores are closer than the resolution of float32");
+  check(smallestGap(problem) > 1e-5 * size, "two scores differ by less than the float32 resolution");
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalCase(problem, dtype), factors: { dk: size } };
 }

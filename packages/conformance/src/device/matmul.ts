@@ -40,10 +40,10 @@ export function matmulCases(make: MakeDevice): Case[] {
       run: () => withDevice(make, (device) => checkMatmul(device, { m, n, k, dtype })),
     })),
     ...epilogues.map((epilogue) => ({
-      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isSaved ? ", what it is applied to" : ""}, ${dtype}`,
+      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isSaved ? ", saves the pre-activation" : ""}, ${dtype}`,
       run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
     })),
-    { name: `matmul of a batch, ${dtype}`, run: () => withDevice(make, (device) => batch(device, dtype)) },
+    { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => batch(device, dtype)) },
   ]);
 }
 
@@ -141,7 +141,7 @@ async function checkProduct(
     dtype,
     roundings: 8,
     scale: 4,
-    description: `a batch for ${b.shape.join("×")}`,
+    description: `batched matmul with ${b.shape.join("×")}`,
   });
 }
 

@@ -11,12 +11,12 @@ export function memoryCases(make: MakeDevice): Case[] {
     { name: "memory statistics count allocations", run: () => withDevice(make, allocationCounts) },
     { name: "views retain memory", run: () => withDevice(make, views) },
     {
-      name: "freed memory is reused, and no more is allocated from the system",
+      name: "freed memory is reused without further allocations from the system",
       run: () => withDevice(make, outOfMemory),
     },
     { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, smallestAllocation) },
     {
-      name: "an allocation larger than memory throws OutOfMemoryError",
+      name: "an allocation larger than the device memory throws OutOfMemoryError",
       run: () => withDevice(make, oversizedAllocation),
     },
     {
@@ -39,7 +39,10 @@ async function writeCopies(device: Device): Promise<void> {
   using turned = x.transpose(0, 1);
   device.write(turned, [5, 6, 7, 8]);
   checkEqual(await x.read(), [5, 7, 6, 8], "written through a transpose");
-  check(x.storage.version === 2, `two writes: the version is ${x.storage.version}; raise it with \`recordMutation\``);
+  check(
+    x.storage.version === 2,
+    `expected version 2 after two writes, received ${x.storage.version}; increment it with \`recordMutation\``,
+  );
 }
 
 async function readReturnsLatest(device: Device): Promise<void> {
@@ -65,7 +68,7 @@ async function memoryReuse(device: Device): Promise<void> {
   checkEqual(await total.read(), [1225], "a sum over reused memory");
   check(
     device.memory().reserved < 20 * 4 * size,
-    `${device.memory().reserved} bytes are kept for 50 tensors of ${4 * size}`,
+    `${device.memory().reserved} bytes are reserved for 50 tensors of ${4 * size} bytes`,
   );
 }
 
@@ -73,16 +76,22 @@ async function allocationCounts(device: Device): Promise<void> {
   const allocatedBefore = device.memory().allocated;
   const x = device.empty([1000, 100], "float32");
   const { allocated, reserved, peak } = device.memory();
-  check(allocated - allocatedBefore >= 400_000, `${allocated - allocatedBefore} bytes are counted for 400000`);
+  check(
+    allocated - allocatedBefore >= 400_000,
+    `expected at least 400000 bytes allocated, received ${allocated - allocatedBefore}`,
+  );
   check(reserved >= allocated && peak >= allocated, `reserved ${reserved}, peak ${peak}, allocated ${allocated}`);
   x[Symbol.dispose]();
   await device.stream.synchronize();
-  check(device.memory().allocated === allocatedBefore, `${device.memory().allocated - allocatedBefore} bytes remain`);
-  check(device.memory().peak >= allocated, "the peak was lost");
+  check(
+    device.memory().allocated === allocatedBefore,
+    `${device.memory().allocated - allocatedBefore} bytes are still allocated`,
+  );
+  check(device.memory().peak >= allocated, "the peak decreased after the tensor was disposed");
   device.resetPeakMemory();
   check(
     device.memory().peak === allocatedBefore,
-    `a reset peak of ${device.memory().peak}, expected ${allocatedBefore}`,
+    `peak after a reset: expected ${allocatedBefore} bytes, received ${device.memory().peak}`,
   );
 }
 
@@ -91,17 +100,17 @@ async function views(device: Device): Promise<void> {
   using column = x.slice(1, 1, 2);
   x[Symbol.dispose]();
   using other = allocate(device, [2, 3]);
-  checkEqual(await column.read(), [2, 5], "a view whose tensor was disposed");
+  checkEqual(await column.read(), [2, 5], "a view of a disposed tensor");
   checkEqual(await other.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
 async function outOfMemory(device: Device): Promise<void> {
   const reserved = Array.from({ length: 100 }, () => {
     using x = device.empty([1 << 20], "float32");
-    check(x.size === 1 << 20, `a tensor of ${x.size} elements`);
+    check(x.size === 1 << 20, `expected ${1 << 20} elements, received ${x.size}`);
     return device.memory().reserved;
   });
-  checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved, tensor by tensor");
+  checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved after each tensor");
 }
 
 async function smallestAllocation(device: Device): Promise<void> {
@@ -120,14 +129,17 @@ async function oversizedAllocation(device: Device): Promise<void> {
   );
   using x = device.empty([2], "float32");
   device.kernels.fill(x, 5);
-  checkEqual(await x.read(), [5, 5], "memory after an allocation that failed");
+  checkEqual(await x.read(), [5, 5], "memory after a failed allocation");
 }
 
 async function memoryLimits(device: Device, make: MakeDevice): Promise<void> {
   using other = make();
   using x = device.empty([1 << 20], "float32");
   const [own, others] = [device.memory().allocated, other.memory().allocated];
-  check(own === 4 * x.size && others === 0, `${own} and ${others} bytes are counted for ${4 * x.size} and 0`);
+  check(
+    own === 4 * x.size && others === 0,
+    `expected ${4 * x.size} and 0 bytes allocated, received ${own} and ${others}`,
+  );
 }
 
 async function allocationSizes(device: Device): Promise<void> {

@@ -8,9 +8,12 @@ const minusInfinity = Number.NEGATIVE_INFINITY;
 /** merge: the algebra of states. */
 export function mergeCases(make: MakeDevice): Case[] {
   return [
-    { name: "merge: two states over disjoint keys, either of them empty", run: () => withDevice(make, merge) },
-    { name: "merge: two states of large lse, equal and far from one another", run: () => withDevice(make, mergeLarge) },
-    { name: "merge: a state of broadcast rows, as sinks are", run: () => withDevice(make, mergeBroadcast) },
+    { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, merge) },
+    { name: "merge: two states with large lse, equal and far apart", run: () => withDevice(make, mergeLarge) },
+    {
+      name: "merge: a state with broadcast rows, such as attention sinks",
+      run: () => withDevice(make, mergeBroadcast),
+    },
   ];
 }
 

@@ -37,10 +37,16 @@ function checkMoments(x: Float32Array, expected: { mean: number; std: number; ku
   const moment = (power: number) => x.reduce((sum, value) => sum + (value - mean) ** power, 0) / x.length;
   const { std, kurtosis } = expected;
   const five = 5 / Math.sqrt(x.length);
-  check(Math.abs(mean - expected.mean) < five * std, `mean ${mean}, expected ${expected.mean}`);
-  check(Math.abs(moment(2) - std ** 2) < five * std ** 2 * Math.sqrt(kurtosis - 1), `variance ${moment(2)}`);
+  check(Math.abs(mean - expected.mean) < five * std, `expected mean ${expected.mean}, received ${mean}`);
+  check(
+    Math.abs(moment(2) - std ** 2) < five * std ** 2 * Math.sqrt(kurtosis - 1),
+    `expected variance ${std ** 2}, received ${moment(2)}`,
+  );
   // The fourth moment's own deviation is √96 for normal numbers, and less for flat ones.
-  check(Math.abs(moment(4) / std ** 4 - kurtosis) < five * Math.sqrt(96), `kurtosis ${moment(4) / std ** 4}`);
+  check(
+    Math.abs(moment(4) / std ** 4 - kurtosis) < five * Math.sqrt(96),
+    `expected kurtosis ${kurtosis}, received ${moment(4) / std ** 4}`,
+  );
 }
 
 async function checkIndependence(device: Device): Promise<void> {

@@ -26,11 +26,11 @@ export function schemaCases(make: MakeDevice): Case[] {
   const kernels = Object.keys(kernelSchema) as KernelName[];
   return [
     ...kernels.map((kernel) => ({
-      name: `${kernel}: reads and mutates what the schema states, and nothing else`,
+      name: `${kernel}: reads and mutates exactly the operands that the schema lists`,
       run: () => withDevice(make, (device) => checkAccess(device, kernel)),
     })),
     ...kernelFeatures.map((feature) => ({
-      name: `attention with ${feature}: rejected, unless the device supports it`,
+      name: `attention with ${feature}: rejected unless the device supports it`,
       run: () => withDevice(make, (device) => checkFeatureRefused(device, feature)),
     })),
   ];
@@ -142,16 +142,19 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
       const what = `${kernel}: ${operand.name}`;
       check(
         versionIncrease > 0 === operand.isMutated,
-        `${what}: its version counter was incremented by ${versionIncrease}; see \`versionedKernels\``,
+        `${what}: expected a version counter increment ${operand.isMutated ? "> 0" : "of 0"}, received ${versionIncrease}; see \`versionedKernels\``,
       );
       if (!operand.isMutated) {
         checkEqual(after, before, what);
         continue;
       }
-      check(!isEqual(after, before), `${what}: expected to be changed, it was not`);
+      check(!isEqual(after, before), `${what}: expected a modified operand, received an unmodified one`);
       const isRead = operand.isRead || (isSet && operand.readIf === flag);
       const dependsOnBefore = !isEqual(after, second[i]!.after);
-      check(dependsOnBefore === isRead, `${what}: expected it to be ${isRead ? "updated" : "written"}, it was not`);
+      check(
+        dependsOnBefore === isRead,
+        `${what}: expected the operand to be ${isRead ? "updated" : "written"}, it was ${isRead ? "written" : "updated"}`,
+      );
     }
   }
 }
@@ -196,7 +199,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const [grads, , saved] = sampleArguments.attendBackward(x);
   const backward: Kernels["attendBackward"] = device.kernels.attendBackward;
   await checkThrows(() => backward(grads, q, saved, { k: kv.k, v }, call), "OptionError", message);
-  checkEqual(await wide.read(), before, "out after a call that was rejected");
+  checkEqual(await wide.read(), before, "out after a rejected call");
 }
 
 /** What uses each feature; `valueHeadSize` is used through shapes. */

@@ -11,18 +11,16 @@ export function streamCases(make: MakeDevice, clockError: number): Case[] {
   });
   return [
     on("fences and synchronize", checkFences),
-    on("waits for the fence of another stream, whose work is slow", (device) =>
-      crossStreamWait(device, make, clockError),
-    ),
-    on("passes fences that have completed, its own, and those of closed devices", (device) =>
+    on("waits for a fence of a slower stream", (device) => crossStreamWait(device, make, clockError)),
+    on("does not block on completed fences, its own fences, or fences of closed devices", (device) =>
       completedFences(device, make),
     ),
     on("rejects a fence of another device type", foreignFence),
     on("concurrent reads", checkConcurrentReads),
     on("a read returns the values of a tensor that is disposed after the call", disposeAfterEnqueue),
-    on("reports its first failure, and executes nothing after it", firstFailure),
-    on("executes all work enqueued before dispose, and rejects work after it", checkDisposed),
-    on("rejects operands of another device, and disposed ones", (device) => foreignOperands(device, make)),
+    on("reports its first failure and executes no further work", firstFailure),
+    on("executes all work enqueued before dispose and rejects later work", checkDisposed),
+    on("rejects disposed operands and operands of another device", (device) => foreignOperands(device, make)),
   ];
 }
 
@@ -46,10 +44,13 @@ async function crossStreamWait(device: Device, make: MakeDevice, clockError: num
   const fill = ours.find(({ name }) => name === "fill");
   check(
     fill !== undefined && theirs.length === 4,
-    `recorded ${eventNames(theirs)} on the other device, ${eventNames(ours)} on this one`,
+    `expected 4 kernels on the other device and fill on this device, received ${eventNames(theirs)} and ${eventNames(ours)}`,
   );
   const allowed = clockError && Math.max(clockError, (last.end - first.start) / 2);
-  check(fill.start >= last.end - allowed, `began ${last.end - fill.start} ns before the other stream's work was done`);
+  check(
+    fill.start >= last.end - allowed,
+    `fill started ${last.end - fill.start} ns before the work of the other stream completed`,
+  );
 }
 
 async function completedFences(device: Device, make: MakeDevice): Promise<void> {
@@ -106,7 +107,7 @@ async function checkDisposed(device: Device): Promise<void> {
   device[Symbol.dispose]();
   device[Symbol.dispose]();
   const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
-  checkClose(await read, new Float64Array(100_000).fill(expected), 5e-6, "what was enqueued before");
+  checkClose(await read, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
   const after = new RegExp(`${device.type}:${device.index} after dispose`);
   await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", after);
   await checkThrows(() => device.empty([1], "float32"), "ClosedError", after);
@@ -120,7 +121,9 @@ async function foreignOperands(device: Device, make: MakeDevice): Promise<void> 
   using other = make();
   using x = fullTensor(device, 1);
   using y = fullTensor(other, 1);
-  const foreign = new RegExp(`add: expected tensors on this device, received one on ${other.type}:${other.index}`);
+  const foreign = new RegExp(
+    `add: expected a tensor on this device, received a tensor on ${other.type}:${other.index}`,
+  );
   await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreign);
   const gone = fullTensor(device, 1);
   gone[Symbol.dispose]();
@@ -134,8 +137,8 @@ async function checkFences(device: Device): Promise<void> {
   device.stream.wait(fence); // passed long ago
   device.kernels.scalar("mul", x, x, 10);
   await device.stream.synchronize();
-  checkEqual(await x.read(), [20], "work around a fence");
-  check(fence.stream === device.stream, "a fence names its stream");
+  checkEqual(await x.read(), [20], "work before and after a fence");
+  check(fence.stream === device.stream, "fence.stream is not the stream that recorded the fence");
 }
 
 async function checkConcurrentReads(device: Device): Promise<void> {
@@ -155,7 +158,7 @@ async function checkConcurrentReads(device: Device): Promise<void> {
 /** What a device records of its work. */
 export function traceCases(make: MakeDevice): Case[] {
   return [
-    { name: "a trace has the kernels with their times", run: () => withDevice(make, checkTrace) },
+    { name: "a trace lists the kernels with start and end times", run: () => withDevice(make, checkTrace) },
     { name: "records kernels between startTrace and stopTrace only", run: () => withDevice(make, tracesOnRequest) },
   ];
 }
@@ -170,10 +173,13 @@ async function checkTrace(device: Device): Promise<void> {
   const events = (await device.stopTrace()).filter((event) => event.lane === "compute");
   check(
     events.length === 2,
-    `2 kernels ran, ${events.length} were recorded: ${events.map((event) => event.name).join()}`,
+    `expected 2 recorded kernels, received ${events.length}: ${events.map((event) => event.name).join()}`,
   );
   const [first, second] = [events[0]!, events[1]!];
-  check(first.start <= first.end && first.end <= second.start && second.start <= second.end, "kernels out of order");
+  check(
+    first.start <= first.end && first.end <= second.start && second.start <= second.end,
+    "the recorded kernels are out of order",
+  );
 }
 
 async function tracesOnRequest(device: Device): Promise<void> {
@@ -184,20 +190,26 @@ async function tracesOnRequest(device: Device): Promise<void> {
   const stopped = device.stopTrace();
   device.kernels.fill(x, 1); // after the call, though before its answer
   const events = await stopped;
-  check(eventNames(events) === "unary,scalar", `unary and scalar ran, recorded: ${eventNames(events)}`);
+  check(
+    eventNames(events) === "unary,scalar",
+    `expected recorded kernels unary,scalar, received ${eventNames(events)}`,
+  );
   const now = Number(process.hrtime.bigint());
   let before = 0;
   for (const { name, lane, start, end } of events) {
-    check(lane === "compute", `${name} on lane ${lane}`);
-    check(end >= start && start >= before, `${name} ran from ${start} to ${end}, the one before it until ${before}`);
+    check(lane === "compute", `${name}: expected lane compute, received ${lane}`);
+    check(
+      end >= start && start >= before,
+      `${name} ran from ${start} to ${end}, the previous kernel ended at ${before}`,
+    );
     check(Math.abs(now - start) < 60e9, `${name} ran ${now - start} ns ago`);
     before = end;
   }
-  check((await device.stopTrace()).length === 0, "recorded without startTrace");
+  check((await device.stopTrace()).length === 0, "kernels were recorded without startTrace");
   device.startTrace();
   device.kernels.fill(x, 1);
   const lengths = (await Promise.all([device.stopTrace(), device.stopTrace()])).map(({ length }) => length);
-  checkEqual(lengths, [1, 0], "events of the first stopTrace, and of the second");
+  checkEqual(lengths, [1, 0], "event counts of the first and the second stopTrace");
 }
 
 function eventNames(events: readonly TraceEvent[]): string {

@@ -29,7 +29,10 @@ export const attentionToleranceOptions = defineOptions("attentionTolerance", {
 
 export const deviceSuiteOptions = defineOptions("deviceSuite", {
   /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. Default: what rounding explains. */
-  attentionTolerance: option.nested(attentionToleranceOptions, { optional: true, expected: "a number by dtype" }),
+  attentionTolerance: option.nested(attentionToleranceOptions, {
+    optional: true,
+    expected: "an object that maps each dtype to a number",
+  }),
   /** Nanoseconds by which the traces of two devices may be apart: those whose clock is not the host's. Default 0. */
   clockError: option.number({ min: 0, default: 0 }),
 });
@@ -50,7 +53,7 @@ export type DeviceSuiteOptions = OptionsOf<typeof deviceSuiteOptions>;
  * ```
  */
 export function deviceSuite(make: MakeDevice, options?: DeviceSuiteOptions): Case[] {
-  expectValue("deviceSuite: make", typeof make === "function", "a function that makes a device", make);
+  expectValue("deviceSuite: make", typeof make === "function", "a function that returns a device", make);
   const { attentionTolerance, clockError } = deviceSuiteOptions.parse(options);
   const makePoisoned = () => poisonMemory(make());
   return [

@@ -44,7 +44,10 @@ export function tensorFrom(
   options: TensorOptions & { readonly shape: Shape },
 ): Tensor {
   const tensor = allocate(device, options.shape, options);
-  check(values.length === numel(options.shape), `${values.length} values for ${options.shape.join("×")}`);
+  check(
+    values.length === numel(options.shape),
+    `expected values of shape ${options.shape.join("×")}, received ${values.length} values`,
+  );
   device.write(tensor, values);
   return tensor;
 }

@@ -29,7 +29,7 @@ export function trainingCases(make: MakeDevice): Case[] {
         run: () => withDevice(make, (device) => checkAdam(device, "scheduleFree", dtype)),
       },
     ]),
-    { name: "an index out of range fails the stream", run: () => withDevice(make, outOfRangeIndex) },
+    { name: "an index out of range is reported as an error", run: () => withDevice(make, outOfRangeIndex) },
   ];
 }
 

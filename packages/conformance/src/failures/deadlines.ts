@@ -6,10 +6,10 @@ import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-wo
 /** Collectives that take too long, and the errors of the other ranks then. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
-    { name: "a late rank: the error has the positions of all ranks", run: () => checkLateRank(makeWorld) },
-    { name: "a rank without calls, and one in another collective", run: () => axisGroups(makeWorld) },
+    { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
+    { name: "one rank without calls, and one in a different collective", run: () => axisGroups(makeWorld) },
     {
-      name: "a rank without calls since its groups opened, and one in another collective",
+      name: "one rank without calls since its groups opened, and one in a different collective",
       run: () => axisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {
@@ -17,7 +17,7 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
       run: () => lateAfterMessages(makeWorld),
     },
     {
-      name: "a collective posted after a failure fails at the call, with the cause",
+      name: "a collective posted after a failure throws the original error",
       run: () => afterTimeout(makeWorld),
     },
     {
@@ -60,7 +60,7 @@ async function axisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void
     `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
   ];
   const reported = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
-  check(reported, `expected that ${seen.join(", or ")}; received "${message}"`);
+  check(reported, `expected a message with "${seen.join('" or "')}", received "${message}"`);
   checkMessage(
     message,
     mesh
@@ -112,7 +112,7 @@ async function newWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
     for (const x of xs) x[Symbol.dispose]();
     for (const [rank, device] of stage.devices.entries()) {
       const kept = device.memory().allocated - before[rank]!;
-      check(kept === 0, `rank ${rank} keeps ${kept} bytes`);
+      check(kept === 0, `rank ${rank}: ${kept} bytes are still allocated`);
     }
   }
 }

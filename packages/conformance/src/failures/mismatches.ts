@@ -15,11 +15,11 @@ import {
 export function mismatchCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case[] {
   return [
     {
-      name: "different shapes: the error has both ranks with their shapes, on every rank",
+      name: "mismatched shapes: the error on every rank reports both ranks and their shapes",
       run: () => checkDifferentShapes(makeWorld, isNoticeLate),
     },
     ...mismatchedCalls.map((each) => ({
-      name: `${each.title} on one rank is a mismatch on all`,
+      name: `${each.title} on one rank: every rank reports the mismatch`,
       run: () => checkOneRankDiffers(makeWorld, each, isNoticeLate),
     })),
   ];
@@ -88,7 +88,7 @@ const mismatchedCalls: readonly MismatchCase[] = [
     expectedText: "float32 [2,3]",
   },
   {
-    title: "mismatched plans of the same bytes",
+    title: "mismatched plans with the same byte count",
     call: (group, { x }, odd) => castToNextRank(group, x, odd ? 1 : 0),
     expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,

@@ -13,14 +13,17 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
       run: () => checkAtWorldBarrier(makeWorld),
     },
     {
-      name: "a call recorded on one rank only is reported at a barrier, with the calls of the others",
+      name: "a call recorded on one rank only is reported at a barrier, with the calls of the other ranks",
       run: () => checkExtraCall(makeWorld),
     },
     {
       name: "mismatched recorded calls are reported on a rank that receives no message",
       run: () => checkWithoutMessage(makeWorld),
     },
-    { name: "mismatched recorded calls, followed by many matching calls", run: () => checkEarlierMismatch(makeWorld) },
+    {
+      name: "mismatched recorded calls are reported after many matching calls",
+      run: () => checkEarlierMismatch(makeWorld),
+    },
     {
       name: "mismatched recorded calls are reported when ranks close at the same time",
       run: () => checkAtClose(makeWorld, "together"),
@@ -33,16 +36,16 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
       name: "mismatched recorded calls of a split group are reported at close",
       run: () => checkSplitGroupAtClose(makeWorld),
     },
-    { name: "ranks that close after different numbers of calls", run: () => checkCallCounts(makeWorld) },
+    { name: "mismatched call counts are accepted at close", run: () => checkCallCounts(makeWorld) },
     {
-      name: "ranks that close after a failure, with mismatched recorded calls",
+      name: "mismatched recorded calls are not reported at close after a failure",
       run: () => closeAfterFailure(makeWorld),
     },
     {
-      name: "matching recorded calls between messages of some ranks",
+      name: "matching recorded calls between messages of some ranks are accepted",
       run: () => checkAgreement(makeWorld),
     },
-    { name: "what cannot be recorded throws", run: () => checkInvalidDescription(makeWorld) },
+    { name: "an invalid call description throws an error", run: () => checkInvalidDescription(makeWorld) },
   ];
 }
 
@@ -141,7 +144,7 @@ async function checkEarlierMismatch(makeWorld: MakeWorld): Promise<void> {
   }
   const closed = await Promise.allSettled(contexts.map((context) => context.close()));
   const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected a rank that fails to close, received none");
+  check(failed.length > 0, "expected close to fail on at least one rank, received no failure");
   for (const { reason } of failed) expectError(reason as Error, CollectiveMismatchError);
 }
 
@@ -163,7 +166,7 @@ async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
 /** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
 function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
   const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected a rank that fails to close, received none");
+  check(failed.length > 0, "expected close to fail on at least one rank, received no failure");
   for (const { reason } of failed) checkNamed(reason as Error, group);
 }
 

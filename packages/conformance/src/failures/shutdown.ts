@@ -7,22 +7,22 @@ import { checkMessage, waitForError, expectError, openTestWorld, readOutcome } f
 export function shutdownCases(makeWorld: MakeWorld, late: boolean): Case[] {
   return [
     {
-      name: "a rank that exits: its messages arrive, collectives that need it fail",
+      name: "after a rank exits, its messages arrive and collectives that need it fail",
       run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, from: 0 }), late: false }),
     },
     {
-      name: "a rank that exits: its messages arrive, messages to it fail",
+      name: "after a rank exits, its messages arrive and messages to it fail",
       run: () => rankExits(makeWorld, { next: (tensor) => ({ tensor, to: 0 }), late }),
     },
     { name: "groups without the rank that exited continue", run: () => otherGroupsContinue(makeWorld) },
-    { name: "closing completes posted collectives, even while compute delays them", run: () => closeDrains(makeWorld) },
-    { name: "a closed group throws, and closing twice is allowed", run: () => checkRepeatedClose(makeWorld) },
+    { name: "closing completes posted collectives, even if kernels delay them", run: () => closeDrains(makeWorld) },
+    { name: "a closed group rejects calls, and closing is idempotent", run: () => checkRepeatedClose(makeWorld) },
     {
       name: "a rank that closes in the middle of a collective is reported with its position",
       run: () => closeTimesOut(makeWorld),
     },
     {
-      name: "ranks closed one after the other do not wait for one another",
+      name: "ranks that close at different times do not wait for each other",
       run: () => checkSequentialClose(makeWorld),
     },
   ];
@@ -58,7 +58,7 @@ async function otherGroupsContinue(makeWorld: MakeWorld): Promise<void> {
   await stage.groups[3]![Symbol.asyncDispose]();
   const even = [0, 2].map((rank) => ({ pair: pairs[rank]!, x: fromArray(stage.devices[rank]!, [rank + 1], [1]) }));
   for (const { pair, x } of even) pair.allReduce(x).wait();
-  for (const { x } of even) checkEqual(await x.read(), [4], "a sum without the rank that exited");
+  for (const { x } of even) checkEqual(await x.read(), [4], "the sum over the remaining ranks");
   pairs[1]!.barrier().wait();
   await checkThrows(() => stage.devices[1]!.stream.synchronize(), "PeerLostError", /rank 3 exited/);
 }
@@ -114,5 +114,5 @@ async function checkSequentialClose(makeWorld: MakeWorld): Promise<void> {
   const startTime = performance.now();
   for (const context of stage.contexts) await context.close();
   const seconds = (performance.now() - startTime) / 1000;
-  check(seconds < 15, `closing took ${seconds} s`);
+  check(seconds < 15, `expected closing to take less than 15 s, took ${seconds} s`);
 }

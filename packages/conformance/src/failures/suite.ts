@@ -44,7 +44,7 @@ export type FailureSuiteOptions = OptionsOf<typeof failureSuiteOptions>;
  * const cases = failureSuite((size, { wrapDevice, ...options }) =>
  *   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
  * );
- * await cases.find(({ name }) => name === "different shapes: the error has both ranks with their shapes, on every rank")!.run();
+ * await cases.find(({ name }) => name === "mismatched shapes: the error on every rank reports both ranks and their shapes")!.run();
  * ```
  */
 export function failureSuite(makeWorld: MakeWorld, options?: FailureSuiteOptions): Case[] {
@@ -63,15 +63,15 @@ export function failureSuite(makeWorld: MakeWorld, options?: FailureSuiteOptions
 function deviceFailureCases(makeWorld: MakeWorld): Case[] {
   return [
     {
-      name: "a failed device fails its own rank with its own error, and its peers with PeerLostError that gives the cause",
+      name: "after a device failure, its rank reports the device error and its peers a PeerLostError with the cause",
       run: () => deviceFailsBeforePost(makeWorld),
     },
     {
-      name: "a device that fails while others wait for this rank's next collective",
+      name: "a device failure while other ranks wait for the next collective of its rank",
       run: () => deviceFailsDuringCollective(makeWorld),
     },
     {
-      name: "a failed device fails collectives that wait for its peers, in groups without it",
+      name: "a device failure is reported by collectives that wait for its peers, in groups without its rank",
       run: () => deviceFailureReachesOtherGroups(makeWorld),
     },
   ];
@@ -83,7 +83,7 @@ async function deviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
   const cause = await failDevice(stage.devices[1]!);
   for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
   const outcomes = await Promise.all(xs.map((x) => readOutcome(x)));
-  check(expectError(outcomes[1], DeviceError) === cause, `expected its own error, received ${outcomes[1]}`);
+  check(expectError(outcomes[1], DeviceError) === cause, `expected the device error, received ${outcomes[1]}`);
   for (const rank of [0, 2]) checkCause(expectError(outcomes[rank], PeerLostError), cause);
 }
 
@@ -112,7 +112,7 @@ async function deviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<vo
     const message = expectError(outcome, PeerLostError);
     check(
       message === `rank 3 failed before allReduce #1 (node): ${cause}`,
-      `expected rank 3's failure, received ${message}`,
+      `expected the failure of rank 3, received ${message}`,
     );
   }
   const seconds = (performance.now() - begin) / 1e3;

@@ -112,5 +112,5 @@ export function expectError(outcome: ReadOutcome | undefined, kind: new (...args
 
 export function checkMessage(message: string, expected: string | RegExp): void {
   const matches = typeof expected === "string" ? message.includes(expected) : expected.test(message);
-  check(matches, `expected a message with ${expected}, received "${message}"`);
+  check(matches, `expected a message that contains ${expected}, received "${message}"`);
 }

@@ -30,10 +30,10 @@ export interface Measurement {
 export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
   const { trial, results, lse, common } = ranks[0]!;
   for (const [rank, other] of ranks.entries()) {
-    check(other.trial === trial, `ranks ran different trials: ${trial}, ${other.trial}`);
+    check(other.trial === trial, `expected the same trial on all ranks, received ${trial} and ${other.trial}`);
     check(
       other.common === common,
-      `${subject}, ${trial}: rank ${rank} has gradients of parameters that differ from those of rank 0`,
+      `${subject}, ${trial}: parameter gradients of rank ${rank} do not match those of rank 0`,
     );
   }
   for (const [name, measured] of Object.entries(results)) {
@@ -45,7 +45,7 @@ export function checkMeasurements(subject: string, ranks: readonly Measurement[]
 /** `checkMeasurements` of each trial; every rank ran all of them, in one order. */
 export function checkTrials(subject: string, ranks: readonly (readonly Measurement[])[]): void {
   const counts = ranks.map(({ length }) => length);
-  check(new Set(counts).size === 1, `${subject}: ranks ran ${counts} trials`);
+  check(new Set(counts).size === 1, `${subject}: expected the same number of trials on all ranks, received ${counts}`);
   for (const trial of ranks[0]!.keys()) {
     const ofTrial = ranks.map((measurements) => measurements[trial]!);
     checkMeasurements(subject, ofTrial);
@@ -81,7 +81,7 @@ function checkGate(measured: Measured, lse: number, what: string): void {
     check(
       error <= limit,
       `${what}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
-        `one device's own is ${rootMeanSquare(local).toExponential(2)}, at most ${local.largest.toExponential(2)}`,
+        `single-device error: mean ${rootMeanSquare(local).toExponential(2)}, largest ${local.largest.toExponential(2)}`,
     );
   }
 }

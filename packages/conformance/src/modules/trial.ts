@@ -112,7 +112,7 @@ export function moduleTrials(): ModuleTrial[] {
     { ...plain, name: "causal, zigzag", mask: masks.causal(), maskMod: (q, k) => k <= q, placement: zigzag! },
     {
       ...plain,
-      name: "window, striped, grouped heads, checkpointed",
+      name: "sliding window, striped, grouped-query, checkpointed",
       sizes: grouped,
       useCheckpoint: true,
       mask: masks.slidingWindow(9),

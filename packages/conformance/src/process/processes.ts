@@ -15,7 +15,7 @@ export const rankProgramOptions = defineOptions("RankProcesses", {
   /** The module that each rank runs, as Node loads it: it calls `runRank`. */
   script: option.string(),
   /** Opens the rendezvous. */
-  openJob: option.custom("a function (size) that opens a job", option.isFunction<(size: number) => Promise<Job>>),
+  openJob: option.custom("a function (size) that starts a job", option.isFunction<(size: number) => Promise<Job>>),
 });
 /** What each rank runs. */
 export type RankProgram = OptionsOf<typeof rankProgramOptions>;
@@ -138,7 +138,9 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
         check();
         void exited.then((code) => {
           check();
-          reject(new Error(`${scenario}: ended with ${code} before "${event}"; received ${JSON.stringify(events)}`));
+          reject(
+            new Error(`${scenario}: exited with ${code} before event "${event}"; received ${JSON.stringify(events)}`),
+          );
         });
       });
     },

@@ -25,11 +25,11 @@ export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFa
     ),
     processCase(program, "a rank that exits early is reported", (processes) => checkEarlyClose(processes, "exits")),
     processCase(program, "a rank that closes early is reported", (processes) => checkEarlyClose(processes, "leaves")),
-    processCase(program, "a rank that throws", checkThrownError),
-    processCase(program, "a rank that exceeds the timeout: the position of each rank", checkTimeout),
-    processCase(program, "mismatched shapes between processes", shapesDiffer),
-    processCase(program, "mismatched recorded calls between processes, at a barrier", recordedDiffer),
-    processCase(program, "mismatched recorded calls between processes, at close", mismatchAtClose),
+    processCase(program, "a rank that throws an error is reported", checkThrownError),
+    processCase(program, "a rank that exceeds the timeout: the error lists the position of each rank", checkTimeout),
+    processCase(program, "mismatched shapes between processes are reported", shapesDiffer),
+    processCase(program, "mismatched recorded calls between processes are reported at a barrier", recordedDiffer),
+    processCase(program, "mismatched recorded calls between processes are reported at close", mismatchAtClose),
   ];
 }
 
@@ -158,5 +158,5 @@ export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): 
 /** Exit codes, or the signals that ended them. */
 async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
   const ends = await Promise.all(ranks.map((rank) => rank.exited));
-  check(ends.join() === expected.join(), `expected ranks that end with ${expected}, received ${ends}`);
+  check(ends.join() === expected.join(), `expected exit codes or signals ${expected}, received ${ends}`);
 }

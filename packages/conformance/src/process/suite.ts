@@ -43,7 +43,7 @@ export type ProcessSuiteOptions = OptionsOf<typeof processSuiteOptions>;
  *     async [Symbol.asyncDispose]() {},
  *   }),
  * });
- * await cases.find(({ name }) => name === "a rank that throws")!.run();
+ * await cases.find(({ name }) => name === "a rank that throws an error is reported")!.run();
  * ```
  */
 export function processSuite(options: ProcessSuiteOptions): Case[] {
@@ -60,27 +60,29 @@ interface RendezvousOptions {
 function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
-      processCase(program, `${size} processes: all collectives, all guarantees of order`, async (processes) =>
+      processCase(program, `${size} processes: all collectives and all ordering guarantees`, async (processes) =>
         expectAllPass(await processes.startAll(size, "conforms")),
       ),
     ),
-    processCase(program, "ranks that do not connect are reported by those that do", missingRank),
-    processCase(program, "rank 0 that does not connect", (processes) => rankZeroMissing(processes, withoutRankZero)),
-    processCase(program, "a rank that dies during the rendezvous can be replaced", duplicateRank),
-    processCase(program, "ranks with different world sizes", worldSizeMismatch),
+    processCase(program, "ranks that do not connect are reported by the connected ranks", missingRank),
+    processCase(program, "a rank 0 that does not connect is reported", (processes) =>
+      rankZeroMissing(processes, withoutRankZero),
+    ),
+    processCase(program, "a rank that exits during the rendezvous can be replaced", duplicateRank),
+    processCase(program, "mismatched world sizes are reported", worldSizeMismatch),
   ];
 }
 
 async function expectAllPass(ranks: readonly RankProcess[]): Promise<void> {
   for (const rank of ranks) {
     const { cases } = await rank.waitForEvent("conforms");
-    check((cases as number) > 40, `only ${cases} cases ran`);
+    check((cases as number) > 40, `expected more than 40 cases, ran ${cases}`);
   }
   for (const rank of ranks) await rank.waitForEvent("closed");
   const ends = await Promise.all(ranks.map((rank) => rank.exited));
   check(
     ends.every((end) => end === 0),
-    `expected ranks that end with 0, received ${ends}`,
+    `expected exit code 0 on all ranks, received ${ends}`,
   );
 }
 
@@ -118,6 +120,6 @@ async function worldSizeMismatch(processes: RankProcesses): Promise<void> {
   const failure = await other.waitForEvent("failed");
   checkMessage(
     String(failure.message),
-    /WORLD_SIZE mismatch: rank [01] has [23], rank [01] has [23]; set the same WORLD_SIZE/,
+    /WORLD_SIZE mismatch: [23] on rank [01], [23] on rank [01]; set the same WORLD_SIZE/,
   );
 }

@@ -158,7 +158,7 @@ export function backendOrLocal(
   if (cut.length === 0) return ctx.backend("local");
   throw new OptionError({
     where: `${where}: backend`,
-    expected: `a backend, as the mesh has ${cut.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
+    expected: `a backend for the mesh axes ${cut.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
     received: "none",
     remedy:
       'pass backend: "ring" (each rank holds a shard of the sequence), or "local" if each rank holds whole sequences',

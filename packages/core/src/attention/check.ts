@@ -100,7 +100,7 @@ function checkRows(
   if (shape[2] === rows) return;
   throw new ShapeError({
     where: `${where}: ${what} ${formatShape(shape)}`,
-    expected: `${rows} rows, this rank's shard of ${layout.length}`,
+    expected: `${rows} rows, this rank's shard of ${layout.length} rows`,
     received: String(shape[2]),
     remedy: "pass the placement and the length that the sequence was sharded with",
   });
@@ -114,9 +114,8 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
     throw new OptionError({
       where,
       expected: `a sequence sharded along the backend's axes, [${backend.axes.join(", ")}]`,
-      received: `sharded along [${layout.axes.join(", ")}]`,
-      remedy:
-        "pass queries and keys as layouts from layoutOf with the backend's axes, or use a backend over these axes",
+      received: `a sequence sharded along [${layout.axes.join(", ")}]`,
+      remedy: "create the layouts of queries and keys with the backend's axes, or use a backend along these axes",
     });
   }
 }
@@ -165,7 +164,7 @@ function checkSampleMasks(
   if (end <= sampleMasks.length) return;
   throw new ShapeError({
     where: "attention: sampleMasks",
-    expected: `a mask for each of ${end} samples${origin ? `, those before origin.batch ${origin.batch} included` : ""}`,
+    expected: `${end} masks, one per sample${origin ? `, including the samples before origin.batch ${origin.batch}` : ""}`,
     received: String(sampleMasks.length),
   });
 }
@@ -214,9 +213,10 @@ function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): re
   const features: [KernelFeature, string][] = [];
   if (softcap !== undefined) features.push(["softcap", `softcap ${softcap}`]);
   if (slopes) features.push(["slopes", `slopes ${formatShape(slopes.shape)}`]);
-  if (dropout) features.push(["dropout", `dropout of probability ${dropout.probability}`]);
-  if (sampleMasks) features.push(["sampleMasks", `sampleMasks of ${sampleMasks.length} samples`]);
+  if (dropout) features.push(["dropout", `dropout with probability ${dropout.probability}`]);
+  if (sampleMasks) features.push(["sampleMasks", `sampleMasks for ${sampleMasks.length} samples`]);
   const [size, valueSize] = [k.shape[3]!, v.shape[3]!];
-  if (size !== valueSize) features.push(["valueHeadSize", `keys of head size ${size}, values of ${valueSize}`]);
+  if (size !== valueSize)
+    features.push(["valueHeadSize", `keys of head size ${size} and values of head size ${valueSize}`]);
   return features;
 }

@@ -30,7 +30,7 @@ export function formatSlices(slices: readonly Slice[]): string {
   for (const { q0, q1, k0, k1, type } of slices) {
     for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
   }
-  return `${named} + … of ${slices.length} slices (${hash.hex()})`;
+  return `${named} + … (${slices.length} slices, hash ${hash.hex()})`;
 }
 
 /** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
@@ -44,7 +44,7 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
     }
     hash.add(-1);
   }
-  return `${named} | … of ${sampleMasks.length} samples (${hash.hex()})`;
+  return `${named} | … (${sampleMasks.length} samples, hash ${hash.hex()})`;
 }
 
 /**
@@ -68,7 +68,7 @@ export function formatShards(shards: readonly (readonly Span[])[]): string {
   }
   const named = shards.slice(0, MAX_LISTED).map(formatSpans);
   const isWhole = shards.length <= MAX_LISTED && named.every((each) => !each.endsWith("…"));
-  return isWhole ? named.join(" | ") : `${named.join(" | ")} | … of ${shards.length} shards (${hash.hex()})`;
+  return isWhole ? named.join(" | ") : `${named.join(" | ")} | … (${shards.length} shards, hash ${hash.hex()})`;
 }
 
 function formatSpans(spans: readonly Span[]): string {

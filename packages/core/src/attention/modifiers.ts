@@ -58,7 +58,7 @@ export function checkSlopes(
   if (slopes.rank !== 1 || !fits) {
     throw new ShapeError({
       where,
-      expected: `[${heads}], one slope for each query head`,
+      expected: `shape [${heads}], one slope per query head`,
       received: formatShape(slopes.shape),
     });
   }

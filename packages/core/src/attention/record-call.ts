@@ -169,8 +169,8 @@ function formatModifiers(modifiers: AttentionModifiers | undefined): string[] {
   return [
     ...(softcap === undefined ? [] : [`softcap ${softcap}`]),
     ...(slopes ? [`${slopes.shape[0]} ALiBi slopes`] : []),
-    ...(dropout ? [`dropout ${dropout.probability} of seed ${dropout.seed}, stream ${dropout.stream}`] : []),
+    ...(dropout ? [`dropout ${dropout.probability} with seed ${dropout.seed}, stream ${dropout.stream}`] : []),
     ...(sampleMasks ? [`sample masks ${formatSampleMasks(sampleMasks)}`] : []),
-    ...(origin ? [`heads from ${origin.head}, samples from ${origin.batch}`] : []),
+    ...(origin ? [`first head ${origin.head}, first sample ${origin.batch}`] : []),
   ];
 }

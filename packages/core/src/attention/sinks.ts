@@ -19,7 +19,7 @@ export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
   if (sinks.rank !== 1 || sinks.shape[0] !== heads) {
     throw new ShapeError({
       where: `${where}: sinks`,
-      expected: `[${heads}], one logit for each query head`,
+      expected: `shape [${heads}], one logit per query head`,
       received: formatShape(sinks.shape),
     });
   }

@@ -15,8 +15,8 @@ export function backward(root: Tensor, gradient?: Tensor): void {
     throw new AutogradError({
       where: "backward",
       expected: "a tensor that requires grad",
-      received: `${formatShape(root.shape)} without gradient history`,
-      remedy: "set requiresGrad on a leaf first, and compute outside noGrad",
+      received: `a tensor ${formatShape(root.shape)} without gradient history`,
+      remedy: "set requiresGrad on a leaf tensor first, and run the forward outside noGrad",
     });
   }
   const seed = rootGradient(root, gradient);

@@ -55,9 +55,9 @@ export class SavedAttention implements Disposable {
         where: "checkpoint",
         expected: kept
           ? `attention call ${this.#next} to return shape ${formatShape(kept.output.shape)}, as in the original forward`
-          : `the number of attention calls of the original forward, ${this.#results.length}`,
-        received: `a call that returns shape ${formatShape(shape)}`,
-        remedy: "pass a body that does the same both times, or omit keepAttention",
+          : `at most ${this.#results.length} attention calls, as in the original forward`,
+        received: `an attention call that returns shape ${formatShape(shape)}`,
+        remedy: "pass a body that makes the same attention calls when it is recomputed, or omit keepAttention",
       });
     }
     const { output, lse, versions } = kept;

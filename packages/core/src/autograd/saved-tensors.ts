@@ -37,8 +37,8 @@ function mutationError(where: string, [name, x]: readonly [string, Tensor], vers
   const { storage } = x;
   return new AutogradError({
     where,
-    expected: `"${name}" ${formatShape(x.shape)} ${x.dtype} at version ${version}, as it was saved in the forward`,
-    received: `version ${storage.version}: "${storage.mutation}" mutated it`,
+    expected: `"${name}" ${formatShape(x.shape)} ${x.dtype} at version ${version}, as saved in the forward`,
+    received: `version ${storage.version}, mutated by "${storage.mutation}"`,
     remedy: "mutate a tensor after the backward (parameters after loss.backward()), or mutate a copy",
   });
 }

@@ -27,7 +27,7 @@ export function rankGroupCast(
   const isPlan = typeof plan === "object" && plan !== null && typeof plan.ranges === "function";
   expectValue(where, isPlan, "a plan { size, ranges(sender, receiver) }", plan);
   if (plan.size !== size) {
-    throw new OptionError({ where, expected: `a plan of ${size} ranks`, received: formatValue(plan.size) });
+    throw new OptionError({ where, expected: `a plan for ${size} ranks`, received: formatValue(plan.size) });
   }
   let byRank = verifiedPlans.get(plan);
   if (!byRank) verifiedPlans.set(plan, (byRank = []));

@@ -54,7 +54,12 @@ function startsOf({ received }: RankGroupCast): number[] {
 
 /** The hosts of ranks, where some share one and some do not: else no row could be shared by ranks of another host. */
 export function sharedHosts(hosts: readonly number[] | undefined): readonly number[] | undefined {
-  expectValue("sharedHosts", hosts === undefined || Array.isArray(hosts), "an array of the hosts of ranks", hosts);
+  expectValue(
+    "sharedHosts",
+    hosts === undefined || Array.isArray(hosts),
+    "an array of host indices, one per rank",
+    hosts,
+  );
   const count = new Set(hosts).size;
   return count > 1 && count < hosts!.length ? hosts : undefined;
 }

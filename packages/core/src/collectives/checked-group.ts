@@ -185,7 +185,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     if (send[this.rank] !== receive[this.rank]) {
       throw new OptionError({
         where,
-        expected: `receive[${this.rank}] equal to send[${this.rank}], ${send[this.rank]} elements`,
+        expected: `receive[${this.rank}] to match send[${this.rank}], ${send[this.rank]} elements`,
         received: String(receive[this.rank]),
       });
     }
@@ -214,7 +214,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   ): Work {
     const where = this.beginCall("groupCast", options);
     const { hierarchical = false } = options;
-    expectValue(where, typeof hierarchical === "boolean", "hierarchical true or false", hierarchical);
+    expectValue(where, typeof hierarchical === "boolean", "hierarchical: true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
     checkCastRows(where, "input", input, (rows) => rows >= operands.cast.sentEnd, `at least ${operands.cast.sentEnd}`);
     const { receivedRows } = operands.cast;
@@ -272,7 +272,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     expectValue(
       operation,
       options === undefined || isCollectiveOptions(options),
-      "options of a collective, { label }",
+      "an options object { label }",
       options,
     );
     const label = options?.label === undefined ? "" : `${options.label}, `;
@@ -292,7 +292,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const [out, input] = tensors as readonly [Tensor, Tensor?];
     if (input === undefined) return where;
     if (out.dtype !== input.dtype) {
-      throw new DTypeError({ where, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
+      throw new DTypeError({ where, expected: `out with the dtype of input, ${input.dtype}`, received: out.dtype });
     }
     return where;
   }
@@ -300,7 +300,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   /** Pairs of tensors [..., rows, width] that differ in rows only, and share no memory. */
   #checkCast(where: string, { out, input }: Omit<GroupCastOperands, "cast">, plan: GroupCastPlan): GroupCastOperands {
     const areArrays = Array.isArray(out) && Array.isArray(input) && out.length > 0 && out.length === input.length;
-    expectValue(where, areArrays, "out and input, arrays of as many tensors", [out, input]);
+    expectValue(where, areArrays, "out and input as non-empty arrays of the same length", [out, input]);
     const cast = rankGroupCast(where, plan, this);
     for (const [i, x] of input.entries()) {
       this.#checkOperand(where, x);
@@ -345,7 +345,7 @@ export abstract class CheckedGroup implements ProcessGroup {
       throw new OptionError({
         where,
         expected: `a tensor on the group's device, ${device.type}:${device.index}`,
-        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? " of another instance" : ""}`,
+        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? " of a different Device instance" : ""}`,
         remedy: "create the tensor on this rank's context",
       });
     }
@@ -400,7 +400,7 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
   if (x.size === size) return;
   throw new ShapeError({
     where,
-    expected: `${name} of ${size} elements`,
+    expected: `${name} with ${size} elements`,
     received: `${formatShape(x.shape)}, ${x.size} elements`,
   });
 }
@@ -410,7 +410,7 @@ function checkSize(where: string, name: string, x: Tensor, size: number): void {
 function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): void {
   const at = `${where}: tensor ${i}`;
   if (out.dtype !== input.dtype) {
-    throw new DTypeError({ where: at, expected: `out of dtype ${input.dtype}, as input`, received: out.dtype });
+    throw new DTypeError({ where: at, expected: `out with the dtype of input, ${input.dtype}`, received: out.dtype });
   }
   const axis = input.shape.length - 2;
   if (axis >= 0 && out.shape.length === input.shape.length) {
@@ -418,7 +418,7 @@ function checkCastPair(where: string, i: number, out: Tensor, input: Tensor): vo
   }
   throw new ShapeError({
     where: at,
-    expected: "out and input [..., rows, width] with the same shape but for rows",
+    expected: "out and input [..., rows, width] with the same shape except for rows",
     received: `${formatShape(out.shape)} and ${formatShape(input.shape)}`,
   });
 }
@@ -435,7 +435,7 @@ function checkCastRows(
     if (fits(shape.at(-2)!)) continue;
     throw new ShapeError({
       where,
-      expected: `${name}[${i}] of ${expected} rows, by the plan`,
+      expected: `${name}[${i}] with ${expected} rows, as in the plan`,
       received: formatShape(shape),
     });
   }

@@ -18,7 +18,7 @@ export function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPa
   throw new ShapeError({
     where,
     expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
-    received: `${formatShape(out.shape)} and ${formatShape(input.shape)} that overlap`,
+    received: `overlapping tensors ${formatShape(out.shape)} and ${formatShape(input.shape)}`,
     remedy: "use a separate receive buffer",
   });
 }
@@ -59,7 +59,7 @@ export function checkBatchOverlap(where: string, transfers: readonly Transfer[])
 function overlapError(where: string): ShapeError {
   return new ShapeError({
     where,
-    expected: "receive buffers that overlap no other transfer of the batch",
+    expected: "receive buffers that do not overlap any other transfer of the batch",
     received: "overlapping transfers",
     remedy: "use a separate receive buffer",
   });

@@ -93,7 +93,7 @@ export class ChunkBuffers implements Disposable {
     const { device, order = "bhsd", slotRows = 0 } = options ?? {};
     const isDevice = typeof device?.empty === "function";
     const isOrder = order === "bhsd" || order === "sbhd";
-    expectValue("ChunkBuffers", isDevice && isOrder, "{ device, order }, order bhsd or sbhd", options);
+    expectValue("ChunkBuffers", isDevice && isOrder, "{ device, order } with order bhsd or sbhd", options);
     checkRows("ChunkBuffers: slotRows", slotRows);
     this.#device = device;
     this.#order = order;
@@ -129,7 +129,7 @@ export class ChunkBuffers implements Disposable {
     expectValue(
       "ChunkBuffers.slot",
       memory.length === layouts.length,
-      "as many tensors as earlier chunks of this name",
+      "the same number of tensors as in earlier chunks of this name",
       spec,
     );
     const wire = memory.map((tensor, i) => createView(tensor, layouts[i]!.wire));
@@ -170,7 +170,8 @@ export class ChunkBuffers implements Disposable {
     for (const [i, tensor] of tensors.entries()) {
       const to = chunk.tensors[i];
       const fits = to !== undefined && sameShape(to.shape, tensor.shape);
-      if (!fits) expectValue(where, false, `a chunk with ${formatShape(tensor.shape)} as tensor ${i}`, to?.shape);
+      if (!fits)
+        expectValue(where, false, `a chunk with shape ${formatShape(tensor.shape)} for tensor ${i}`, to?.shape);
       this.#device.kernels.copy(to!, tensor);
     }
     return chunk;
@@ -242,7 +243,7 @@ export class ChunkBuffers implements Disposable {
     for (let i = 0; i < tensors.length; i++) {
       checkTensor(where, tensors[i]);
       const isOfDevice = tensors[i]!.device === this.#device;
-      if (!isOfDevice) expectValue(where, false, "tensors on the device of the buffers", tensors[i]);
+      if (!isOfDevice) expectValue(where, false, "tensors on the same device as the buffers", tensors[i]);
     }
     checkChunkSpec(where, tensors);
   }
@@ -272,12 +273,12 @@ function checkChunk(where: string, chunk: unknown): asserts chunk is Pick<Chunk,
 
 function checkRows(where: string, rows: unknown): void {
   if (Number.isSafeInteger(rows) && (rows as number) >= 0) return;
-  expectValue(where, false, "a number of rows, an integer ≥ 0", rows);
+  expectValue(where, false, "an integer number of rows ≥ 0", rows);
 }
 
 /** Throws an OptionError or ShapeError unless a chunk can be made like these. */
 function checkChunkSpec(where: string, like: unknown): void {
-  expectValue(where, Array.isArray(like), "an array of shapes and dtypes", like);
+  expectValue(where, Array.isArray(like), "an array of { shape, dtype }", like);
   for (const each of like as readonly unknown[]) {
     const { shape, dtype } = (each ?? {}) as Partial<ChunkSpec[number]>;
     const isLike = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);

@@ -170,7 +170,7 @@ export class LayoutCache<T> {
   /** `axes`: those along which all places share a value, because it is about all of them. */
   constructor(axes: readonly string[]) {
     const isNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
-    expectValue("LayoutCache", isNames, "names of mesh axes", axes);
+    expectValue("LayoutCache", isNames, "an array of mesh axis names", axes);
     this.#axes = axes;
   }
 

@@ -50,13 +50,18 @@ export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: st
   const { axis, from } = axisRank ?? {};
   const isPlace = typeof axis === "string" && typeof from === "object" && from !== null;
   expectValue("axisLength", isPlace && typeof where === "string", "a name, a mesh, and { axis, from }", axisRank);
-  expectValue(`${where}: mesh`, option.meshShape().accepts(mesh), "lengths of axes by name", mesh);
+  expectValue(
+    `${where}: mesh`,
+    option.meshShape().accepts(mesh),
+    "axis lengths by name, such as { dp: 2, sp: 4 }",
+    mesh,
+  );
   const size = mesh[axis];
   const fits = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
-  expectValue(`${where}: mesh`, fits, `the axis "${axis}", of 1 to 65536 ranks`, mesh);
+  expectValue(`${where}: mesh`, fits, `an axis "${axis}" with 1 to 65536 ranks`, mesh);
   const at = from[axis];
   const isInside = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
-  expectValue(`${where}: from`, isInside, `${axis}, an integer from 0 to ${size! - 1}`, at);
+  expectValue(`${where}: from`, isInside, `an integer from 0 to ${size! - 1} for axis "${axis}"`, at);
   return size!;
 }
 
@@ -110,7 +115,7 @@ const isNumbers = option.array(option.number()).accepts;
 function checkFlow(where: string, flow: ChunkFlow): void {
   const { bytesPerRow, sent, received } = flow ?? {};
   const isFlow = isNumbers(bytesPerRow) && isNumbers(sent) && isNumbers(received);
-  expectValue(where, isFlow, "a flow { bytesPerRow, sent, received }, an array of numbers each", flow);
+  expectValue(where, isFlow, "a flow { bytesPerRow, sent, received } with three arrays of numbers", flow);
 }
 
 function sum(numbers: readonly number[]): number {

@@ -71,7 +71,7 @@ class CallValidator implements Validator {
     if (!inner?.axes.includes(axis)) return;
     throw new OptionError({
       where: this.#label,
-      expected: "an inner backend along other axes",
+      expected: "an inner backend along a different axis",
       received: `${inner.name} along ${inner.axes.join(", ")}`,
       remedy: "use a separate mesh axis for each level of nesting",
     });
@@ -154,7 +154,7 @@ class CallValidator implements Validator {
         where,
         expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
         received: layout.axes.length > 0 ? `${name} sharded along ${layout.axes.join(", ")}` : `unsharded ${name}`,
-        remedy: "shard by a layout over backend.axes; otherwise pairs are counted more than once",
+        remedy: "shard with a layout along backend.axes; otherwise (query, key) pairs are counted more than once",
       });
     }
     const own = mesh.coordinate[axis];
@@ -185,7 +185,7 @@ function checkRows(where: string, { name, x, layout, at }: ShardedSequence & { r
   if (x.rank === 4 && x.shape[2] === length) return;
   throw new ShapeError({
     where,
-    expected: `${name} [B,H,${length},D], as their layout states`,
+    expected: `${name} [B,H,${length},D], as specified by their layout`,
     received: formatShape(x.shape),
     remedy: "create the layout with the placement and the length that the sequence was sharded with",
   });
@@ -197,7 +197,7 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   if (k.shape[0] !== batch || k.shape[3] !== headDim || heads! % k.shape[1]! !== 0) {
     throw new ShapeError({
       where,
-      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of ${heads}, as the queries`,
+      expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of the ${heads} query heads`,
       received: formatShape(k.shape),
       remedy: "split the heads of queries and keys the same way before attention",
     });
@@ -206,14 +206,14 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
   checkSameShape(where, {
     name: "values of the keys' shape",
     x: v,
-    referenceName: "k, but for the head size",
+    referenceName: "k, except for the head size",
     reference: values,
   });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `${name} of dtype ${k.dtype}, as the keys`,
+      expected: `${name} with the dtype of the keys, ${k.dtype}`,
       received: dtype,
       remedy: "convert with to(dtype)",
     });

@@ -91,15 +91,15 @@ export function getOperands(kernel: KernelName): readonly Operand[] {
 /** Throws an OptionError unless `kernel` is the name of a kernel. */
 function checkKernel(where: string, kernel: unknown): asserts kernel is KernelName {
   const isName = typeof kernel === "string" && Object.hasOwn(kernelSchema, kernel);
-  expectValue(where, isName, "the name of a kernel of the schema", kernel);
+  expectValue(where, isName, "the name of a kernel in the schema", kernel);
 }
 
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */
 export function getTensor(operand: Operand, args: readonly unknown[]): Tensor | null {
   const { parameter, field } = operand ?? {};
   const isOperand = typeof parameter === "number" && (field === undefined || typeof field === "string");
-  if (!isOperand) expectValue("getTensor", false, "an Operand, as getOperands returns", operand);
-  if (!Array.isArray(args)) expectValue("getTensor", false, "the arguments of a kernel, an array", args);
+  if (!isOperand) expectValue("getTensor", false, "an Operand returned by getOperands", operand);
+  if (!Array.isArray(args)) expectValue("getTensor", false, "an array of kernel arguments", args);
   const argument = args[parameter];
   const tensor = field === undefined ? argument : (argument as Readonly<Record<string, unknown>> | undefined)?.[field];
   return (tensor as Tensor | null | undefined) ?? null;
@@ -180,7 +180,7 @@ export function compileKernel<K extends KernelName, Free extends string>(
   } catch (cause) {
     const details = {
       where: `compileKernel: ${kernel}`,
-      expected: "the body of a function",
+      expected: "a function body",
       received: formatValue(source),
     };
     throw new OptionError({ ...details, remedy: (cause as Error).message }, { cause });

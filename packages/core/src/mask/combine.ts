@@ -99,7 +99,7 @@ export function fromDense(rows: readonly (readonly boolean[])[]): Mask {
 function checkRow(where: string, row: unknown, width: number): void {
   expectValue(where, Array.isArray(row), "an array of booleans", row);
   const values = row as readonly unknown[];
-  expectValue(where, values.length === width, `${width} booleans, as many as in row 0`, values.length);
+  expectValue(where, values.length === width, `${width} booleans, the length of row 0`, values.length);
   for (let k = 0; k < width; k++)
     expectValue(`${where}, key ${k}`, typeof values[k] === "boolean", "a boolean", values[k]);
 }

@@ -81,7 +81,7 @@ function checkTotal(
   if (lengths.every((length) => length === total)) return;
   throw new ShapeError({
     where,
-    expected: `a sequence of ${total}, the sum of ${description}`,
+    expected: `a sequence of length ${total}, the sum of ${description}`,
     received: `${lengths[0]} queries and ${lengths[1]} keys`,
   });
 }
@@ -110,7 +110,7 @@ export function shareQuestion(question: number, answers: readonly number[]): Mas
   const name = `shareQuestion(${question}, ${copied.length} answers)`;
   const total = copied.reduce((sum, length) => sum + length, question);
   return defineMask(name, (queries, keys) => {
-    checkTotal(name, { total, of: "the lengths of question and answers" }, [queries, keys]);
+    checkTotal(name, { total, of: "the question and answer lengths" }, [queries, keys]);
     // The first answer goes on where the question ends, as one sequence.
     const first = question + (copied[0] ?? 0);
     const slices: Slice[] = [
@@ -166,7 +166,7 @@ export function fromCuSeqlens(
   if (keyEnds.length !== queryEnds.length) {
     throw new OptionError({
       where: "fromCuSeqlens: cuSeqlensK",
-      expected: `${queryEnds.length} cumulative lengths, as many as in cuSeqlens`,
+      expected: `${queryEnds.length} cumulative lengths, the same number as in cuSeqlens`,
       received: String(keyEnds.length),
     });
   }
@@ -189,7 +189,7 @@ function checkCuSeqlens(where: string, ends: unknown): readonly number[] {
   const copied = Array.from(ends as ArrayLike<unknown>);
   const ascends = (end: unknown, i: number): boolean =>
     Number.isSafeInteger(end) && (i === 0 ? end === 0 : (end as number) >= (copied[i - 1] as number));
-  expectValue(where, copied.length > 0 && copied.every(ascends), "integers that ascend from 0", copied);
+  expectValue(where, copied.length > 0 && copied.every(ascends), "ascending integers that start at 0", copied);
   return copied as number[];
 }
 

@@ -24,7 +24,7 @@ export const batchMaskOptions = defineOptions("batch mask", {
    * its own tokens, as if it were alone; padding sees nothing and is seen by nothing. Default: no padding.
    */
   lengths: option.nested(sampleLengths, {
-    expected: "{ queries?, keys? }, an array of integers ≥ 0 each",
+    expected: "{ queries?, keys? } with arrays of integers ≥ 0",
     optional: true,
   }),
   /** Where the padding lies, before the tokens or after them. Default "right". */
@@ -84,7 +84,7 @@ function checkCount(where: string, what: string, count: number, batch: number): 
     where,
     expected: `${batch} ${what}, one for each sample of the batch`,
     received: String(count),
-    remedy: "pass one for each sample of this rank's q",
+    remedy: "pass one entry per sample of this rank's q",
   });
 }
 
@@ -98,7 +98,7 @@ function checkLengths(where: string, lengths: readonly number[] | undefined, bat
     where: `${where}[${sample}]`,
     expected: `at most ${positions}, the length of the padded sequence`,
     received: String(lengths[sample]),
-    remedy: "pass the number of tokens of each sample, padding excluded",
+    remedy: "pass the number of tokens in each sample, without padding",
   });
 }
 
@@ -148,7 +148,12 @@ export function unionSlices(call: {
   checkSlices("unionSlices: mask", mask);
   const sampleMasks = modifiers?.sampleMasks;
   if (!sampleMasks) return mask;
-  expectValue("unionSlices: sampleMasks", Array.isArray(sampleMasks), "slices of each sample", sampleMasks);
+  expectValue(
+    "unionSlices: sampleMasks",
+    Array.isArray(sampleMasks),
+    "an array of slices for each sample",
+    sampleMasks,
+  );
   let byMask = unionCache.get(sampleMasks);
   if (!byMask) unionCache.set(sampleMasks, (byMask = new WeakMap()));
   let union = byMask.get(mask);

@@ -67,9 +67,9 @@ export const attentionModuleOptions = defineOptions("attention module", {
    * Normalises each query head, [..,headDim], before its position is encoded, as in Qwen 3 and Gemma 3: `new RMSNorm(ctx, headDim)` of
    * @mosaic/nn. Its parameters are the attention module's, as q_norm. Default: nothing does.
    */
-  qNorm: option.custom("a Module from [..,headDim] to the same shape", isHeadNorm, { optional: true }),
+  qNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
   /** As qNorm, of each key head; its parameters are k_norm's. Default: nothing does. */
-  kNorm: option.custom("a Module from [..,headDim] to the same shape", isHeadNorm, { optional: true }),
+  kNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
   /** Factor on q·k. Default: 1 / √headDim. */
   scale: option.number({ optional: true }),
   /**
@@ -164,7 +164,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
       where: name,
       expected: "either causal or mask",
       received: "both",
-      remedy: "combine them in mask",
+      remedy: "combine both in mask",
     });
   }
   return {
@@ -216,7 +216,7 @@ function resolveHeadDim(name: string, { embedDim, numHeads, headDim }: ParsedMod
   if (Number.isInteger(size) && size >= 1 && size <= 256) return size;
   throw new OptionError({
     where: name,
-    expected: "a head size, headDim or embedDim / numHeads, that is an integer from 1 to 256",
+    expected: "an integer head size (headDim or embedDim / numHeads) from 1 to 256",
     received: headDim === undefined ? `${embedDim} / ${numHeads}` : `headDim ${headDim}`,
     remedy: "change numHeads, or set headDim",
   });
@@ -243,7 +243,7 @@ function maskOf(
     where: `${name}.forward`,
     expected: "either mask or documents",
     received: call.mask ? "both" : `documents in a module with mask ${mask.name}`,
-    remedy: "combine them in mask",
+    remedy: "combine both in mask",
   });
 }
 
@@ -266,23 +266,23 @@ export function resolveCachedMask(settings: ResolvedOptions, call: ForwardOption
     throw new OptionError({
       where: `${name}.forward: cache`,
       expected: "a module without alibiSlopes",
-      received: "one with them",
+      received: "a module with alibiSlopes",
     });
   }
   const unsupportedOptions = (["lengths", "documents"] as const).filter((each) => call[each] !== undefined);
   if (unsupportedOptions.length > 0 || !isSingleMask(mask)) {
     throw new OptionError({
       where: `${name}.forward`,
-      expected: "with a cache, at most one mask, shared by all samples",
+      expected: "at most one mask, shared by all samples, in a call with a cache",
       received: unsupportedOptions.length > 0 ? unsupportedOptions.join(" and ") : "a mask for each sample",
-      remedy: "pass the lengths of padded tokens to cache.layer(…)",
+      remedy: "pass the lengths of padded sequences to cache.layer(…)",
     });
   }
   const sequences = call.cache!.starts.length;
   if (sequences === batch) return mask;
   throw new ShapeError({
     where: `${name}.forward`,
-    expected: `x with a batch of ${sequences}, a sample for each sequence of the cache`,
+    expected: `x with batch size ${sequences}, one sample per sequence of the cache`,
     received: String(batch),
   });
 }
@@ -310,7 +310,7 @@ export function checkInput({ name, dtype }: ResolvedOptions, x: Tensor, embedDim
   if (x.shape.at(-1) !== embedDim) {
     throw new ShapeError({
       where: name,
-      expected: `x [..,${embedDim}], embedDim last`,
+      expected: `x [..,${embedDim}] with embedDim as the last axis`,
       received: formatShape(x.shape),
     });
   }

@@ -120,7 +120,7 @@ export class CrossAxisAttention extends AttentionModule {
     if (q.shape[0] !== kv.shape[0]) {
       throw new ShapeError({
         where: settings.name,
-        expected: "equal batch sizes (the product of all other axes) of both sources",
+        expected: "the same batch size (the product of all other axes) for both sources",
         received: `${formatShape(qSource.shape)} along ${this.#axis}, ${formatShape(kvSource.shape)} along ${this.#kv.axis}`,
       });
     }

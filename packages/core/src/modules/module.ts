@@ -148,14 +148,14 @@ export abstract class Module implements Disposable {
     const where = `${this.constructor.name}.replaceChild`;
     const child = this.#children.get(name);
     if (!child) {
-      const expected = `the name of a child, among ${[...this.#children.keys()].join(", ") || "none"}`;
+      const expected = `the name of a child module (available: ${[...this.#children.keys()].join(", ") || "none"})`;
       throw new OptionError({ where, expected, received: formatValue(name) });
     }
     checkModule(`${where}: "${name}"`, module);
     if (!this.replaceReferences(child, module)) {
       throw new OptionError({
         where,
-        expected: `a property that holds "${name}"`,
+        expected: `a property that refers to the child module "${name}"`,
         received: "no assignable property",
         remedy: "keep the child in a property of the module, not in a #field",
       });
@@ -193,7 +193,7 @@ export abstract class Module implements Disposable {
         where: this.constructor.name,
         expected: "every layer to be a registered child",
         received: `the field "${field}" (${missing.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
-        remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer that is another module's in a #field`,
+        remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
       });
     }
     this.#areFieldsChecked = true;

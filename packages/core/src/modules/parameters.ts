@@ -20,7 +20,7 @@ export type Initializer =
 
 export const parameterOptions = defineOptions("createParameter", {
   /** What it holds at first. */
-  initial: option.custom("{ kind, … } of kind uniform, normal or constant, with numbers", isInitializer),
+  initial: option.custom("{ kind, … } with kind uniform, normal or constant, and numeric values", isInitializer),
   /** Of the parameter. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });

@@ -27,7 +27,7 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
     throw new ShapeError({
       where,
       expected: "two distinct axes",
-      received: `${axes.join(" and ")} of ${formatShape(x.shape)}`,
+      received: `axes ${axes.join(" and ")} of ${formatShape(x.shape)}`,
     });
   }
   // [B,S,E], as models have it: already a batch of sequences.
@@ -57,7 +57,7 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (x.rank < 2) {
     throw new ShapeError({
       where,
-      expected: "at least two axes, the embedding last",
+      expected: "at least two axes, with the embedding as the last axis",
       received: formatShape(x.shape),
     });
   }
@@ -65,8 +65,8 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
   if (normal < x.rank - 1) return normal;
   throw new ShapeError({
     where,
-    expected: "an axis other than the last, the embedding",
-    received: `${axis} of ${formatShape(x.shape)}`,
+    expected: "an axis other than the last axis, the embedding",
+    received: `axis ${axis} of ${formatShape(x.shape)}`,
   });
 }
 
@@ -94,7 +94,7 @@ export function encodeHeads(ctx: Context, x: Tensor, { where, norm, positions, l
   if (!sameShape(heads.shape, x.shape)) {
     throw new ShapeError({
       where: `${where}: QK-norm`,
-      expected: `${formatShape(x.shape)}, the shape that it was given`,
+      expected: `${formatShape(x.shape)}, the shape of its input`,
       received: formatShape(heads.shape),
     });
   }
@@ -124,7 +124,7 @@ export function sequenceLayout(
   if (rows === expected) return layout;
   throw new ShapeError({
     where: `${name}, rank ${ctx.rank}`,
-    expected: `${expected} rows along ${what}, this rank's shard of ${layout.length}`,
+    expected: `${expected} rows along ${what}, this rank's shard of ${layout.length} rows`,
     received: String(rows),
     remedy: "pass the placement and the length that the sequence was sharded with",
   });

@@ -79,7 +79,7 @@ function checkStateDict(where: string, state: unknown): asserts state is StateDi
   if (wrong < 0) return;
   throw new StateDictError({
     where,
-    expected: "a Map of tensors, of a device or { dtype, shape, values }, by name",
+    expected: "a Map from names to tensors or { dtype, shape, values }",
     received:
       state instanceof Map
         ? `${formatValue([...state.keys()][wrong])}: ${formatValue(entries[wrong])}`
@@ -104,17 +104,17 @@ function entryMismatch(
   if (source instanceof Tensor && source.device !== target.device) {
     const { type, index } = source.device;
     return [
-      `"${name}" is on ${type}:${index}, its parameter on ${target.device.type}:${target.device.index}: pass the values that read() returns`,
+      `"${name}" is on ${type}:${index}, but its parameter is on ${target.device.type}:${target.device.index}: pass the values that read() returns`,
     ];
   }
   if (!sameShape(source.shape, target.shape)) {
-    return [`"${name}" ${formatShape(source.shape)} instead of ${formatShape(target.shape)}`];
+    return [`"${name}" has shape ${formatShape(source.shape)} instead of ${formatShape(target.shape)}`];
   }
   if (!(source instanceof Tensor) && source.values.length !== numel(source.shape)) {
-    return [`"${name}" ${formatShape(source.shape)} with ${source.values.length} values`];
+    return [`"${name}" has shape ${formatShape(source.shape)} but ${source.values.length} values`];
   }
   if (source.dtype === target.dtype || cast) return [];
-  return [`"${name}" ${source.dtype} instead of ${target.dtype} (cast: true converts)`];
+  return [`"${name}" has dtype ${source.dtype} instead of ${target.dtype} (pass cast: true to convert)`];
 }
 
 /** The first few, in quotes. */

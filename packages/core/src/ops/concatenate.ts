@@ -54,7 +54,7 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
     if (lines) continue;
     throw new ShapeError({
       where: "concatenate",
-      expected: `shapes equal to ${formatShape(first.shape)} except along axis ${along}`,
+      expected: `shapes that match ${formatShape(first.shape)} except along axis ${along}`,
       received: formatShape(x.shape),
     });
   }

@@ -130,7 +130,8 @@ export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: RmsNo
 /** Throws unless x has features that the parameters fit. */
 function checkNorm(where: string, x: Tensor, ...parameters: readonly (Tensor | null)[]): void {
   checkTensor(where, x);
-  if (x.rank === 0) throw new ShapeError({ where, expected: "x [..,E], features last", received: "[]" });
+  if (x.rank === 0)
+    throw new ShapeError({ where, expected: "x [..,E] with the features as the last axis", received: "[]" });
   for (const parameter of parameters) {
     if (parameter === null) continue;
     checkTensor(where, parameter);

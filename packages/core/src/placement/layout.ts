@@ -71,7 +71,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
       where: "layoutOf",
       expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
       received: `${isDuplicate ? "duplicate " : ""}"${axis}"`,
-      remedy: isDuplicate ? "name each axis once" : "add the axis to init({ mesh })",
+      remedy: isDuplicate ? "list each axis once" : "add the axis to init({ mesh })",
     });
   }
   for (const axis of Object.keys(mesh)) {
@@ -85,7 +85,7 @@ function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
 function outsideMeshError(axis: string, received: unknown, size: number): OptionError {
   return new OptionError({
     where: "Layout.spans",
-    expected: `${axis}, an integer from 0 to ${size - 1}`,
+    expected: `an integer from 0 to ${size - 1} for axis "${axis}"`,
     received: formatValue(received),
   });
 }

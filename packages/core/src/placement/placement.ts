@@ -89,7 +89,7 @@ function contiguousOfLengths(lengths: readonly number[]): Placement {
   if (!lengths.every((length) => Number.isSafeInteger(length) && length >= 0)) {
     throw new OptionError({
       where: "contiguous",
-      expected: "lengths that are integers ≥ 0",
+      expected: "an array of integers ≥ 0",
       received: formatValue(lengths),
     });
   }
@@ -102,7 +102,7 @@ function contiguousOfLengths(lengths: readonly number[]): Placement {
         throw new ShapeError({
           where: "contiguous",
           expected: `${count} lengths that sum to ${length}`,
-          received: `[${lengths.join(",")}], with sum ${total}`,
+          received: `[${lengths.join(",")}] with sum ${total}`,
         });
       }
       const start = lengths.slice(0, index).reduce((sum, each) => sum + each, 0);

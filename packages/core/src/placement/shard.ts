@@ -95,7 +95,7 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   if (rows !== expected) {
     throw new ShapeError({
       where: `unshard, rank ${ctx.rank}`,
-      expected: `${expected} rows along axis ${along}, this rank's shard of ${layout.length} among ${shards}`,
+      expected: `${expected} rows along axis ${along}, this rank's shard of ${layout.length} rows in ${shards} shards`,
       received: formatShape(x.shape),
       remedy: "pass the placement and the length that the tensor was sharded with",
     });

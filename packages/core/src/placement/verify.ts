@@ -82,7 +82,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
     if (!Array.isArray(spans)) {
       throw new ShapeError({
         where,
-        expected: "a list of { start, length, step } for every shard",
+        expected: "an array of spans { start, length, step } for every shard",
         received: `${typeof spans} for shard ${shard}`,
       });
     }
@@ -107,7 +107,7 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
   throw new ShapeError({
     where,
     expected: `shards that cover all ${length} positions`,
-    received: missing === undefined ? String(total) : `${total}; position ${missing} is in no shard`,
+    received: missing === undefined ? String(total) : `${total} positions; position ${missing} is in no shard`,
   });
 }
 
@@ -124,7 +124,7 @@ export function verifySpan(where: string, span: Span, length: number = Number.MA
   if (isWhole && start >= 0 && count >= 0 && step >= 1 && isInside) return;
   throw new ShapeError({
     where,
-    expected: `spans of integers, start ≥ 0, length ≥ 0, step ≥ 1${length < Number.MAX_SAFE_INTEGER ? `, that end before position ${length}` : ""}`,
+    expected: `integer spans with start ≥ 0, length ≥ 0 and step ≥ 1${length < Number.MAX_SAFE_INTEGER ? ` that end before position ${length}` : ""}`,
     received: `start ${formatValue(start)}, length ${formatValue(count)}, step ${formatValue(step)}`,
   });
 }

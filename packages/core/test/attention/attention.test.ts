@@ -151,7 +151,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     const k = zeros(ctx, [1, 2, 3, 4]);
     expect(() => attention(ctx, x, k, k, options)).toThrow(ShapeError);
     expect(() => attention(ctx, x, k, k, options)).toThrow(
-      /^gather\(sp\), rank 3: keys \[1,2,3,4\]: expected 2 rows, this rank's shard of 10, received 3; pass the placement/,
+      /^gather\(sp\), rank 3: keys \[1,2,3,4\]: expected 2 rows, this rank's shard of 10 rows, received 3; pass the placement/,
     );
   });
 
@@ -174,7 +174,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     expect(() => attention(ctx, x, x, x, { ...options, backend: local() })).toThrow(OptionError);
     const whole = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
     expect(() => attention(ctx, x, x, x, { ...options, keys: whole })).toThrow(
-      /backend's axes, \[sp\], received sharded along \[\]/,
+      /backend's axes, \[sp\], received a sequence sharded along \[\]/,
     );
   });
 
@@ -185,7 +185,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     );
     expect(() => attention(ctx, x, x, x, { ...options, causal: true } as object as typeof options)).toThrow(/"causal"/);
     expect(() => attention(ctx, x, x, x, { ...options, backend: "ring" })).toThrow(/@mosaic\/backend-ring/);
-    expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of 9/);
+    expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of length 9/);
   });
 
   test("a disposed tensor and a closed context", async () => {

@@ -182,7 +182,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
       "documents that are not those of the sample's tokens",
       { mask: [documents([10]), documents([10])], lengths: { queries: [10, 8], keys: [10, 8] } },
       ShapeError,
-      /a sequence of 10/,
+      /a sequence of length 10/,
     ],
   ])("%s", async (_, options, kind, message) => {
     const call = await wrong(options);
@@ -195,7 +195,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     await using ctx = await init({ device });
     const x = fromArray(ctx, values(2 * 2 * 3 * 4), [2, 2, 3, 4]);
     expect(() => attention(ctx, x, x, x, { lengths: { keys: [1, 3] } })).toThrow(
-      /attention on reference:0: expected a call without sampleMasks, which this device does not support, received sampleMasks of 2 samples/,
+      /attention on reference:0: expected a call without sampleMasks, which this device does not support, received sampleMasks for 2 samples/,
     );
     // Samples that see the same need no such device.
     expect(() => attention(ctx, x, x, x, { mask: causal(), lengths: { keys: [2, 2] } })).not.toThrow();
@@ -211,9 +211,9 @@ test("a tile needs a mask for each sample, disjoint from that of all", async () 
   const rest = { q0: 2, q1: 4, k0: 0, k1: 4, type: "full" } as const;
   expect(check({ sampleMasks: [[rest], []] })).not.toThrow();
   expect(check({ sampleMasks: [[rest], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
-  expect(check({ sampleMasks: [[rest]] })).toThrow(/sampleMasks: expected a mask for each of 2 samples, received 1/);
+  expect(check({ sampleMasks: [[rest]] })).toThrow(/sampleMasks: expected 2 masks, one per sample, received 1/);
   expect(check({ sampleMasks: [[], [rest]], origin: { batch: 1, head: 0 } })).toThrow(
-    /expected a mask for each of 3 samples, those before origin.batch 1 included, received 2/,
+    /expected 3 masks, one per sample, including the samples before origin.batch 1, received 2/,
   );
   const overlap = { ...rest, q0: 1 };
   for (let again = 0; again < 2; again++) {

@@ -182,7 +182,7 @@ test("what cannot be is rejected", async () => {
   for (const softcap of [0, -1, Number.NaN]) expect(run({ softcap })).toThrow(OptionError);
   for (const dropout of [-0.1, 1]) expect(run({ dropout })).toThrow(OptionError);
   expect(run({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow(ShapeError);
-  expect(run({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow("expected [3], one slope for each query head");
+  expect(run({ alibiSlopes: fromArray(ctx, [1, 2], [2]) })).toThrow("expected shape [3], one slope per query head");
   expect(run({ alibiSlopes: fromArray(ctx, [1, 2, 3, 4], [4]) })).toThrow(ShapeError);
   expect(run({ alibiSlopes: fromArray(ctx, perHead, [heads]).to("bfloat16") })).toThrow(DTypeError);
 });

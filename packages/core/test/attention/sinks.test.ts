@@ -209,7 +209,7 @@ test("sinks of another shape or dtype are rejected", async () => {
   const x = leaf(ctx, [1, 2, 4, 2]);
   const run = (sinks: Tensor) => () => attention(ctx, x, x, x, { sinks });
   expect(run(leaf(ctx, [3]))).toThrow(ShapeError);
-  expect(run(leaf(ctx, [3]))).toThrow("sinks: expected [2], one logit for each query head, received [3]");
+  expect(run(leaf(ctx, [3]))).toThrow("sinks: expected shape [2], one logit per query head, received [3]");
   expect(run(leaf(ctx, [2, 1]))).toThrow(ShapeError);
   expect(run(leaf(ctx, [2]).to("bfloat16"))).toThrow(DTypeError);
 });

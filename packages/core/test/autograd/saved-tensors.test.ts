@@ -34,8 +34,8 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(() => product.backward(ones(device, [2]))).toThrow(
       new AutogradError({
         where: "backward of mul",
-        expected: '"b" [2] float32 at version 1, as it was saved in the forward',
-        received: 'version 2: "fill" mutated it',
+        expected: '"b" [2] float32 at version 1, as saved in the forward',
+        received: 'version 2, mutated by "fill"',
         remedy: "mutate a tensor after the backward (parameters after loss.backward()), or mutate a copy",
       }),
     );
@@ -49,11 +49,11 @@ describe("a saved tensor that was mutated before its backward is an error", () =
       using part = view.slice(0, 0, 1);
       device.write(part, [7]);
     }
-    expect(() => squared.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*"write" mutated it/);
+    expect(() => squared.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*mutated by "write"/);
     const z = leaf(1, 2);
     using y = z.softmax();
     device.kernels.scalar("mul", y, y, 2);
-    expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*"scalar" mutated it/);
+    expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*mutated by "scalar"/);
   });
 
   test("although the graph was built in a scope, and from a leaf that needs no gradient", () => {
@@ -68,7 +68,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     const x = leaf(1, 2);
     using y = checkpoint((each) => each.square().sum(), x);
     device.kernels.fill(x, 3);
-    expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*"fill" mutated it/);
+    expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*mutated by "fill"/);
   });
 
   test("of a custom operation: what it saved itself", () => {
@@ -101,7 +101,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     const x = leaf(1, 2);
     using y = x.square();
     ctx.world.allReduce(x).wait();
-    expect(() => y.backward(ones(ctx, [2]))).toThrow(/backward of square: expected "x".*"allReduce" mutated it/);
+    expect(() => y.backward(ones(ctx, [2]))).toThrow(/backward of square: expected "x".*mutated by "allReduce"/);
     const [sent, received] = [ones(ctx, [2]), ones(ctx, [2])];
     const transfers = [
       { tensor: sent, to: 0 },
@@ -132,7 +132,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
       mix: 0,
     };
     device.kernels.adam({ parameter: layer.weight, first, second }, gradient, { kind: "adamW", ...rates });
-    expect(() => y.backward()).toThrow(/backward of linear: expected "weight" \[1,2\] float32.*"adam" mutated it/);
+    expect(() => y.backward()).toThrow(/backward of linear: expected "weight" \[1,2\] float32.*mutated by "adam"/);
   });
 });
 

@@ -53,7 +53,7 @@ test("a plan is verified and hashed once for an object", () => {
 test.each<[unknown, string]>([
   [undefined, "test: expected a plan { size, ranges(sender, receiver) }"],
   [{ size: 3 }, "test: expected a plan { size, ranges(sender, receiver) }"],
-  [{ size: 2, ranges: () => [] }, "test: expected a plan of 3 ranks, received 2"],
+  [{ size: 2, ranges: () => [] }, "test: expected a plan for 3 ranks, received 2"],
   [planOf({ start: 0.5, length: 1 }), "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1"],
   [planOf({ start: -1, length: 1 }), "test: plan.ranges(0, 1): expected ranges { start, length }, length ≥ 1"],
   [{ size: 3, ranges: () => undefined }, "test: plan.ranges(0, 0): expected an array of ranges"],

@@ -71,17 +71,17 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "rows",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 2, 6, 8]) } })),
-      "keys [B,H,5,D], as their layout states, received [1,2,6,8]; create the layout with the placement and the length that the sequence was sharded with",
+      "keys [B,H,5,D], as specified by their layout, received [1,2,6,8]; create the layout with the placement and the length that the sequence was sharded with",
     ],
     [
       "heads",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 3, 5, 8]) } })),
-      "keys [1,Hkv,S,8] with Hkv a divisor of 4, as the queries, received [1,3,5,8]; split the heads of queries and keys the same way before attention",
+      "keys [1,Hkv,S,8] with Hkv a divisor of the 4 query heads, received [1,3,5,8]; split the heads of queries and keys the same way before attention",
     ],
     [
       "values",
       forward(({ kv }) => ({ kv: { ...kv, v: empty([1, 2, 4, 8]) } })),
-      `values of the keys' shape [1,2,5,8], received [1,2,4,8]; ${remedies.shape("k, but for the head size")}`,
+      `values of the keys' shape [1,2,5,8], received [1,2,4,8]; ${remedies.shape("k, except for the head size")}`,
     ],
     [
       "values of another head size than the result",
@@ -91,7 +91,7 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "dtypes of inputs",
       forward(({ call }) => ({ call: { ...call, q: empty([1, 4, 5, 8], "float16") } })),
-      "queries of dtype float32, as the keys, received float16; convert with to(dtype)",
+      "queries with the dtype of the keys, float32, received float16; convert with to(dtype)",
     ],
     [
       "out",
@@ -106,7 +106,7 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "sequences",
       forward(({ call }) => ({ call: { ...call, queries: layout([]) } })),
-      "queries sharded along gpu, received unsharded queries; shard by a layout over backend.axes; otherwise pairs are counted more than once",
+      "queries sharded along gpu, received unsharded queries; shard with a layout along backend.axes; otherwise (query, key) pairs are counted more than once",
     ],
     [
       "places",
@@ -179,7 +179,7 @@ test("an inner backend has an axis of its own, and is asked what it needs of the
     },
   };
   expect(() => validator({ name: "mine", axis: "gpu", inner })).toThrow(
-    "mine(gpu): expected an inner backend along other axes, received local along gpu; use a separate mesh axis for each level of nesting",
+    "mine(gpu): expected an inner backend along a different axis, received local along gpu; use a separate mesh axis for each level of nesting",
   );
   expect(() => validator({ name: "mine", axis: "node", inner }).context(ctx)).toThrow("inner: received node,gpu");
 });

@@ -104,7 +104,7 @@ test("refusals state what is wrong", () => {
   expect(() => masks.and()).toThrow(/and: expected at least one mask, received none/);
   expect(() => masks.or("causal" as never)).toThrow(/or: expected a Mask, such as masks.causal\(\), received "causal"/);
   expect(() => masks.and(masks.documents([2, 3])).slices(4, 4)).toThrow(
-    /documents\(2, full\): expected a sequence of 5/,
+    /documents\(2, full\): expected a sequence of length 5/,
   );
   expect(() => masks.or({ name: "mine", slices: () => [{ q0: 0 }] as never }).slices(4, 4)).toThrow(ShapeError);
   expect(() => masks.fromDense("yes" as never)).toThrow(/fromDense: expected an array of rows of booleans/);

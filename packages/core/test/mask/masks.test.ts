@@ -160,7 +160,7 @@ test("refusals state what is wrong", () => {
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
   expect(() => masks.fromSlices([{ ...slice, q0: 5 }])).toThrow(ShapeError);
   expect(() => masks.fromSlices([{ ...slice, type: "striped" as "full" }])).toThrow(ShapeError);
-  expect(() => masks.documents([2, 3]).slices(5, 6)).toThrow(/a sequence of 5.*received 5 queries and 6 keys/);
+  expect(() => masks.documents([2, 3]).slices(5, 6)).toThrow(/a sequence of length 5.*received 5 queries and 6 keys/);
   expect(() => masks.documents([2, -1])).toThrow(OptionError);
   expect(() => masks.documents([2], "casual" as "causal")).toThrow(/"causal" or "full", received "casual"/);
   expect(() => masks.prefix(7).slices(4, 6)).toThrow(ShapeError);
@@ -191,10 +191,12 @@ test("refusals of packed sequences state what is wrong", () => {
   expect(documents([3, 4], full()).slices(7, 7)).toHaveLength(2);
   expect(() => shareQuestion(-1, [])).toThrow(/shareQuestion: question: expected an integer ≥ 0/);
   expect(() => shareQuestion(3, [2, "a" as never])).toThrow(/shareQuestion: answers: length 1: .* received "a"/);
-  expect(() => shareQuestion(3, [2, 1]).slices(6, 7)).toThrow(/a sequence of 6, .* received 6 queries and 7 keys/);
-  expect(() => fromCuSeqlens([])).toThrow(/cuSeqlensQ: expected integers that ascend from 0, received \[\]/);
-  expect(() => fromCuSeqlens([1, 2])).toThrow(/ascend from 0/);
-  expect(() => fromCuSeqlens([0, 3, 2])).toThrow(/ascend from 0, received \[0,3,2\]/);
+  expect(() => shareQuestion(3, [2, 1]).slices(6, 7)).toThrow(
+    /a sequence of length 6, .* received 6 queries and 7 keys/,
+  );
+  expect(() => fromCuSeqlens([])).toThrow(/cuSeqlensQ: expected ascending integers that start at 0, received \[\]/);
+  expect(() => fromCuSeqlens([1, 2])).toThrow(/ascending integers that start at 0/);
+  expect(() => fromCuSeqlens([0, 3, 2])).toThrow(/ascending integers that start at 0, received \[0,3,2\]/);
   expect(() => fromCuSeqlens(7 as never)).toThrow(/an array of cumulative lengths, received 7/);
   expect(() => fromCuSeqlens([0, 2], [0, 2, 3])).toThrow(/cuSeqlensK: expected 2 cumulative lengths, .*received 3/);
   expect(() => fromCuSeqlens([0, 2], null, { window: 3 } as never)).toThrow(/options among causal, left, right/);

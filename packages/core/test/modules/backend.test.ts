@@ -72,7 +72,7 @@ describe("a backend that is left out", () => {
       for (const ctx of await referenceWorld(2, { mesh })) {
         expect(() => make(ctx)).toThrow(OptionError);
         expect(() => make(ctx)).toThrow(
-          `${name}: backend: expected a backend, as the mesh has ${axis}: 2, received none; pass backend: "ring" (each`,
+          `${name}: backend: expected a backend for the mesh axes ${axis}: 2, received none; pass backend: "ring" (each`,
         );
         expect(() => make(ctx, "local")).not.toThrow();
       }

@@ -55,7 +55,7 @@ test("tensors of another device, and disposed ones, are rejected before anything
     ["second.weight", gone],
   ]);
   expect(() => pair.loadStateDict(state)).toThrow(
-    /"first.bias" is on reference:5, its parameter on reference:0: .*; "second.weight" is disposed; .*no tensor was modified/,
+    /"first.bias" is on reference:5, but its parameter is on reference:0: .*; "second.weight" is disposed; .*no tensor was modified/,
   );
   expect(await pair.first.weight.read()).toEqual(before);
 });
@@ -69,7 +69,7 @@ test("what does not fit is rejected whole, and every fault is reported", async (
   state.set("third.weight", host([1], 0)).set("first.bias", host([4], 0));
   expect(() => pair.loadStateDict(state)).toThrow(StateDictError);
   expect(() => pair.loadStateDict(state)).toThrow(
-    /Pair\.loadStateDict: expected the 3 tensors of .*, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" \[4\] instead of \[3\]; .*no tensor was modified/,
+    /Pair\.loadStateDict: expected the 3 tensors of .*, received missing "second\.weight"; unexpected "third\.weight"; "first\.bias" has shape \[4\] instead of \[3\]; .*no tensor was modified/,
   );
   expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", { ...host([3], 0), shape: [1, 3] }))).toThrow(
     /\[1,3\]/,
@@ -82,7 +82,7 @@ test("what does not fit is rejected whole, and every fault is reported", async (
 test("not strictly, names may differ; dtypes are converted on request only", async () => {
   const ctx = await open();
   const pair = new Pair(ctx, "bfloat16");
-  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 instead of bfloat16 \(cast: true converts\)/);
+  expect(() => pair.loadStateDict(fitting)).toThrow(/float32 instead of bfloat16 \(pass cast: true to convert\)/);
   const before = await pair.second.weight.read();
   pair.loadStateDict(fitting, { cast: true, dryRun: true });
   expect(await pair.second.weight.read()).toEqual(before);

@@ -241,5 +241,6 @@ test("reductions and norms take no unknown option, and norms nothing without fea
   }
   expect(() => layerNorm(x, null, null, { eps: 1 } as object)).toThrow(/layerNorm: expected options among epsilon/);
   expect(() => rmsNorm(x, null, { eps: 1 } as object)).toThrow(/rmsNorm: expected options among epsilon/);
-  for (const norm of [layerNorm, rmsNorm]) expect(() => norm(scalar)).toThrow(/expected x \[\.\.,E\], features last/);
+  for (const norm of [layerNorm, rmsNorm])
+    expect(() => norm(scalar)).toThrow(/expected x \[\.\.,E\] with the features as the last axis/);
 });

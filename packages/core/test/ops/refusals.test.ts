@@ -68,7 +68,7 @@ describe("numbers that mean nothing are rejected", () => {
     (options) => {
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(OptionError);
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(
-        /rand: (expected finite low ≤ high|(low|high): expected a finite number)/,
+        /rand: (expected finite low and high with low ≤ high|(low|high): expected a finite number)/,
       );
     },
   );

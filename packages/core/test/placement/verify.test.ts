@@ -40,12 +40,12 @@ describe("a placement that breaks its guarantees is rejected", () => {
     ],
     ["an overlap of different strides", [[span(0, 4, 3)], [span(1, 2), span(4, 2, 2)]], /position 6 in shards 0 and 1/],
     ["a shard that holds a position twice", [[span(0, 5), span(4, 1)], [span(5, 5)]], /position 4 twice in shard 0/],
-    ["a gap", [[span(0, 5)], [span(6, 4)]], /all 10 positions, received 9; position 5 is in no shard/],
-    ["an empty placement", [[], []], /received 0; position 0 is in no shard/],
+    ["a gap", [[span(0, 5)], [span(6, 4)]], /all 10 positions, received 9 positions; position 5 is in no shard/],
+    ["an empty placement", [[], []], /received 0 positions; position 0 is in no shard/],
     [
       "no list",
       [[span(0, 10)], undefined as never],
-      /a list of \{ start, length, step \} for every shard, received undefined for shard 1/,
+      /an array of spans \{ start, length, step \} for every shard, received undefined for shard 1/,
     ],
   ];
   test.each(cases)("%s", (_, shards, message) => {
@@ -160,7 +160,7 @@ test("a coordinate outside the mesh is rejected, and not taken for another", () 
   const layout = layoutOf({ mesh: { node: 2, sp: 2 }, axes: ["node", "sp"], length: 10 });
   layout.spans({ node: 1, sp: 0 });
   for (const sp of [2, 3, 5, -1, 0.5, Number.NaN]) {
-    expect(() => layout.spans({ node: 0, sp })).toThrow(/Layout.spans: expected sp, an integer from 0 to 1/);
+    expect(() => layout.spans({ node: 0, sp })).toThrow(/Layout.spans: expected an integer from 0 to 1 for axis "sp"/);
   }
   for (const sp of [0, -1, 1.5, Number.NaN]) {
     expect(() => layoutOf({ mesh: { sp }, axes: ["sp"], length: 10 })).toThrow(
@@ -170,7 +170,9 @@ test("a coordinate outside the mesh is rejected, and not taken for another", () 
     expect(() => layoutOf({ mesh: { dp: sp, sp: 2 }, axes: ["sp"], length: 10 })).toThrow(
       /mesh axis "dp": expected an integer ≥ 1/,
     );
-    expect(() => coordinateOf(0, { dp: 2, sp })).toThrow(/coordinateOf: mesh: expected axes of integers ≥ 1/);
+    expect(() => coordinateOf(0, { dp: 2, sp })).toThrow(
+      /coordinateOf: mesh: expected axis lengths that are integers ≥ 1/,
+    );
   }
   for (const rank of [-1, 4, 0.5, Number.NaN]) {
     expect(() => coordinateOf(rank, { dp: 2, sp: 2 })).toThrow(/coordinateOf: expected a rank from 0 to 3/);

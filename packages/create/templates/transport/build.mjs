@@ -13,5 +13,6 @@ const compiler = process.env.CXX ?? "c++";
 const { status, error } = spawnSync(compiler, [...flags, "transport.cc", "-o", "build/transport.node"], {
   stdio: "inherit",
 });
-if (error) console.error(`build: expected a C++20 compiler, received ${error.message}; CXX names another`);
+if (error)
+  console.error(`build: expected a C++20 compiler, received ${error.message}; set CXX to a different compiler`);
 process.exitCode = status ?? 1;

@@ -36,7 +36,7 @@ struct Minimal {
     for (uint32_t peer = bootstrap.rank + 1; peer < bootstrap.size; peer++) {
       int pair[2];
       if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) {
-        return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, "minimal: no socket"), 1;
+        return *failure = mosaic::failureRecord(MOSAIC_FAILURE_DEVICE, "minimal: cannot create a socket pair"), 1;
       }
       sockets[peer] = pair[0];
       bootstrap.put(&bootstrap, key(bootstrap.rank, peer).c_str(), &pair[1], sizeof pair[1]);

@@ -12,7 +12,7 @@ std::vector<int32_t> positionsOf(std::span<const Span> spans) {
   std::vector<int32_t> positions;
   for (const Span& span : spans) {
     if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
-      throw std::invalid_argument("attention: slopes and dropout need positions below 2147483648");
+      throw std::invalid_argument("attention: slopes and dropout require positions below 2147483648");
     }
     for (int64_t i = 0; i < span.length; ++i) positions.push_back(static_cast<int32_t>(span.start + i * span.step));
   }

@@ -34,7 +34,7 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
     return sum;
   };
   if (count(tile.q) == rows && count(tile.k) == keys) return;
-  throw std::invalid_argument("attention: the spans of a tile do not have as many positions as its tensors have rows");
+  throw std::invalid_argument("attention: the number of positions in a tile does not match the rows of its tensors");
 }
 
 TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> own) : q_(tile.q) {
@@ -172,7 +172,7 @@ BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
   const std::vector<std::vector<Slice>>& masks = modifiers->sampleMasks;
   const int64_t first = modifiers->origin ? modifiers->origin->batch : 0;
   if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attention: fewer sample masks than there are samples");
+    throw std::invalid_argument("attention: expected one mask per sample, received fewer masks");
   }
   std::vector<const std::vector<Slice>*> distinct;
   for (int64_t b = 0; b < batch; ++b) {

@@ -262,7 +262,7 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
   const auto found = addon.traces.find(addon.arguments[1]);
-  if (found == addon.traces.end()) return throwError(env, "takeTrace: nothing was recorded under this completion");
+  if (found == addon.traces.end()) return throwError(env, "takeTrace: no trace was recorded for this completion");
   const std::vector<TraceEntry> entries = std::move(*found->second);
   addon.traces.erase(found);
   napi_value list;

@@ -78,7 +78,7 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     throw Failure(
         MOSAIC_FAILURE_DEVICE,
         "cpu: cannot create " + wanted + " threads: " + error.what() +
-            "; request fewer (cpu({ threads }) or MOSAIC_THREADS), or raise this user's or container's limit");
+            "; request fewer threads (cpu({ threads }) or MOSAIC_THREADS), or raise the user's or container's limit");
   }
 }
 

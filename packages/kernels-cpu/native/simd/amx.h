@@ -5,7 +5,7 @@
 #pragma once
 
 #if !defined(__AMX_BF16__)
-#error "amx.h belongs in files compiled for AMX-BF16 only"
+#error "amx.h must be included only in files compiled for AMX-BF16"
 #endif
 
 #include "simd/avx512_bf16.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX2__
-#error "avx2.h belongs in files compiled for AVX2 only"
+#error "avx2.h must be included only in files compiled for AVX2"
 #endif
 
 #include <immintrin.h>

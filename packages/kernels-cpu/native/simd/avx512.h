@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX512F__
-#error "avx512.h belongs in files compiled for AVX-512 only"
+#error "avx512.h must be included only in files compiled for AVX-512"
 #endif
 
 #include <immintrin.h>

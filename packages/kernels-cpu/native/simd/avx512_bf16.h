@@ -2,7 +2,7 @@
 #pragma once
 
 #ifndef __AVX512BF16__
-#error "avx512_bf16.h belongs in files compiled for AVX-512 with BF16 only"
+#error "avx512_bf16.h must be included only in files compiled for AVX-512 with BF16"
 #endif
 
 #include "simd/avx512.h"

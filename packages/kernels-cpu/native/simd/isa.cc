@@ -122,7 +122,7 @@ IsaChoice chooseIsa(const char* request) {
     if (std::string(request) == isaName(isa)) return {isa, ""};
   }
   return {Isa::Scalar, "MOSAIC_ISA: expected one of " + joinNames(available) +
-                           " (what this machine runs), received \"" +
+                           " (supported on this machine), received \"" +
                            request + "\"; unset it to use the fastest."};
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #ifndef __aarch64__
-#error "neon.h belongs in files compiled for 64-bit Arm only"
+#error "neon.h must be included only in files compiled for 64-bit Arm"
 #endif
 
 #include <arm_neon.h>

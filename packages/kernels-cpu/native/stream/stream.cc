@@ -35,7 +35,7 @@ std::atomic<int> spinning{0};
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure =
-      failureRecord(MOSAIC_FAILURE_CLOSED, "stream: its device was disposed; keep it until all work is done");
+      failureRecord(MOSAIC_FAILURE_CLOSED, "stream: the device was disposed; dispose it after all work has completed");
   return failure;
 }
 

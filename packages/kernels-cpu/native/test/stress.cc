@@ -92,7 +92,7 @@ void failInLoop(Pool& pool) {
   } catch (const std::runtime_error& error) {
     caught = error.what();
   }
-  check(caught == "three", "an exception reaches the caller");
+  check(caught == "three", "an exception propagates to the caller");
 }
 
 void stressPool() {

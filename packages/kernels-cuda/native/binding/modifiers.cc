@@ -11,7 +11,7 @@ namespace {
 void checkPositions(std::span<const Span> spans) {
   for (const Span& span : spans) {
     if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
-      throw std::invalid_argument("attention: slopes and dropout need positions below 2147483648");
+      throw std::invalid_argument("attention: slopes and dropout require positions below 2147483648");
     }
   }
 }

@@ -39,11 +39,12 @@ std::optional<PlacedPart> makePart(const SpanPair& pair, const Slice& slice) {
   if (rows <= 0 || keys <= 0) return std::nullopt;
   constexpr int64_t kMargin = 512;  // kernels ask of rows and keys that far beyond the last
   if ((rows + kMargin) * q.step > kMaxPosition || (keys + kMargin) * k.step > kMaxPosition) {
-    throw std::invalid_argument("attend: expected spans of fewer than 2^30 positions, received a longer one; split it");
+    throw std::invalid_argument(
+        "attend: expected spans of fewer than 2^30 positions, received a longer span; split the span");
   }
   if (row + firstRow + rows > INT32_MAX || key + firstKey + keys > INT32_MAX) {
     throw std::invalid_argument(
-        "attend: expected fewer than 2^31 rows and keys on a rank, received more; cut the sequence over more ranks");
+        "attend: expected fewer than 2^31 rows and keys per rank, received more; shard the sequence over more ranks");
   }
   const int64_t position = q.start + firstRow * q.step, from = k.start + firstKey * k.step;
   const bool begins = (slice.type & 2) != 0, ends = (slice.type & 1) != 0;
@@ -145,7 +146,7 @@ std::span<const std::vector<Slice>> sampleMasksOf(const Tile& tile, const Range&
   const std::vector<std::vector<Slice>>& masks = tile.modifiers->sampleMasks;
   const int64_t first = batches.first + (tile.modifiers->origin ? tile.modifiers->origin->batch : 0);
   if (first < 0 || first + batches.count > static_cast<int64_t>(masks.size())) {
-    throw std::invalid_argument("attend: expected a mask for each sample, received fewer");
+    throw std::invalid_argument("attend: expected one mask per sample, received fewer masks");
   }
   return std::span(masks).subspan(static_cast<size_t>(first), static_cast<size_t>(batches.count));
 }

@@ -47,7 +47,7 @@ class Staging {
     address_ = memory_.allocate(bytes);
     if (address_ != 0) return;
     throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, std::string(what) + ": expected " + std::to_string(bytes) +
-                                                    " bytes of the GPU to convert through, received none; dispose "
+                                                    " bytes of GPU memory for a conversion, received none; dispose "
                                                     "tensors, or copy in parts or as dense float32");
   }
   ~Staging() { memory_.free(address_, bytes_); }

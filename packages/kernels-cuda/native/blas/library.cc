@@ -43,7 +43,7 @@ std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) 
   if (missing) return reason = std::string("missing symbol ") + missing, nullptr;
   const size_t version = library->functions.getVersion();
   library->version = versionTextOf(version);
-  if (version < kMinVersion) return reason = "it is version " + library->version + ", needed is 12.0", nullptr;
+  if (version < kMinVersion) return reason = "version " + library->version + " is older than 12.0", nullptr;
   return library;
 }
 
@@ -69,8 +69,8 @@ const BlasLibrary* find() {
     if (auto library = load(wanted, reason)) return library.release();
     throw Failure(MOSAIC_FAILURE_DEVICE,
                   "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + wanted + " (" + reason +
-                      "); name libcublasLt.so.12 or .13 of the CUDA Toolkit, or `none` to multiply without it, or "
-                      "unset the variable");
+                      "); set it to libcublasLt.so.12 or .13 of the CUDA Toolkit, to `none` to disable cuBLASLt, or "
+                      "unset it");
   }
   for (const std::string& name : defaultNames()) {
     if (auto library = load(name, reason)) return library.release();

@@ -16,10 +16,10 @@ void checkOrdinal(int ordinal) {
   check(driver().deviceGetCount(&count), "counting GPUs");
   if (ordinal >= 0 && ordinal < count) return;
   throw Failure(MOSAIC_FAILURE_DEVICE,
-                "cuda({ index }): expected a GPU that the driver shows, numbered from 0 to " +
+                "cuda({ index }): expected the index of a visible GPU, from 0 to " +
                     std::to_string(count - 1) + ", received " + std::to_string(ordinal) +
-                    "; check CUDA_VISIBLE_DEVICES, start at most one rank for each GPU (LOCAL_RANK is the default), or "
-                    "let ranks share one: cuda({ index: 0 })");
+                    "; check CUDA_VISIBLE_DEVICES, start at most one rank per GPU (LOCAL_RANK is the default), or "
+                    "share one GPU between ranks: cuda({ index: 0 })");
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ Context::Context(int ordinal) {
   if (capability_ < kMinCapability) {
     throw Failure(MOSAIC_FAILURE_DEVICE, "cuda:" + std::to_string(ordinal) +
                                              ": expected a GPU of compute capability 8.0 (Ampere) or newer, received " +
-                                             name_ + " of " + std::to_string(major) + "." + std::to_string(minor) +
+                                             name_ + " with " + std::to_string(major) + "." + std::to_string(minor) +
                                              "; select a different GPU by its index, or use the CPU device");
   }
   check(cuda.primaryCtxRetain(&context_, device_), "creating a context on the GPU");

@@ -31,7 +31,7 @@ std::string LaunchHistory::describePending() const {
     names += (names.empty() ? "" : ", ") + std::string(kernels_[i % kCapacity]);
   }
   if (running <= 1) return names;
-  const std::string more = running > shown ? ", the last of " + std::to_string(running) : "";
+  const std::string more = running > shown ? " (the last of " + std::to_string(running) + ")" : "";
   return "one of " + names + more;
 }
 

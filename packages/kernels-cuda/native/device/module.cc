@@ -15,11 +15,12 @@ bool isIncompatible(CUresult code) {
 [[noreturn]] void rejectImage(const Context& context, CUresult code) {
   const char* name = nullptr;
   driver().getErrorName(code, &name);
-  throw Failure(MOSAIC_FAILURE_DEVICE, "cuda(): expected kernels that the driver, for CUDA " +
-                                           versionText(driverVersion()) + ", can load on " + context.name() +
-                                           ", received some that nvcc " + kernelCompiler() + " compiled (" +
+  throw Failure(MOSAIC_FAILURE_DEVICE, "cuda(): expected kernels that the driver for CUDA " +
+                                           versionText(driverVersion()) + " can load on " + context.name() +
+                                           ", received kernels compiled by nvcc " + kernelCompiler() + " (" +
                                            (name ? name : "unknown error") +
-                                           "); update NVIDIA's driver, or build with a toolkit no newer than it");
+                                           "); update the NVIDIA driver, or build with a CUDA Toolkit no newer than "
+                                           "the driver");
 }
 
 }  // namespace
@@ -28,9 +29,9 @@ Module::Module(const Context& context) {
   const void* image = emulatedKernelImage() ? emulatedKernelImage() : kernelImage();
   if (!image) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "cuda(): expected CUDA kernels in the addon of @mosaic/kernels-cuda, received none, for it was built "
-                  "where nvcc was not found; install the CUDA Toolkit, 12 or newer, put nvcc on the PATH, and run `npm "
-                  "run build:native` in packages/kernels-cuda");
+                  "cuda(): expected CUDA kernels in the addon of @mosaic/kernels-cuda, received none because nvcc was "
+                  "not found during the build; install the CUDA Toolkit 12 or newer, put nvcc on the PATH, and run "
+                  "`npm run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
   if (isIncompatible(code)) rejectImage(context, code);

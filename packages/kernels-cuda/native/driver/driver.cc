@@ -32,8 +32,8 @@ std::string firstLine(const char* text) {
 void* open(const std::string& library) {
   if (void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
   throw DriverError("no CUDA driver: cannot load " + library + " (" + firstLine(dlerror()) +
-                    "). Install NVIDIA's driver (libcuda.so.1 belongs to it, not to the CUDA Toolkit); start a "
-                    "container with the NVIDIA Container Toolkit (--gpus all); or name it in MOSAIC_CUDA_LIBRARY");
+                    "). Install NVIDIA's driver (libcuda.so.1 is part of the driver, not of the CUDA Toolkit); start a "
+                    "container with the NVIDIA Container Toolkit (--gpus all); or set MOSAIC_CUDA_LIBRARY to its path");
 }
 
 Driver functionsOf(void* handle, const std::string& library) {
@@ -65,14 +65,14 @@ LoadedDriver load() {
     const std::string reason = std::string(text ? text : "unknown error") + ", code " + std::to_string(code);
     if (code == CUDA_ERROR_NO_DEVICE) {
       throw DriverError("the CUDA driver finds no GPU (" + reason +
-                        "). Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, pass the GPU in (--gpus all)");
+                        "). Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container, pass the GPU (--gpus all)");
     }
-    throw DriverError("the CUDA driver cannot start (" + reason +
+    throw DriverError("the CUDA driver cannot be initialized (" + reason +
                       "). Check nvidia-smi; after an update of the driver, reboot or reload its kernel module");
   }
   found.driverGetVersion(&loaded.version);
   if (loaded.version < kMinDriverVersion) {
-    throw DriverError("the CUDA driver is too old: it is for CUDA " + versionText(loaded.version) + ", needed is " +
+    throw DriverError("the CUDA driver is too old: it supports CUDA " + versionText(loaded.version) + ", required is " +
                       versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
   }
   return loaded;

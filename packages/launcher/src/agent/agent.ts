@@ -180,7 +180,7 @@ export class Agent implements AsyncDisposable {
   async #start(): Promise<void> {
     const { root, children = this.#index > 0, network = tcpNetwork(), secret = "" } = this.#options;
     if (this.#index > 0 && root === undefined)
-      throw new TypeError(`Agent: agent ${this.#index} needs the root's address`);
+      throw new TypeError(`Agent: agent ${this.#index} requires the address of the root agent`);
     if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
     if (root !== undefined && this.#index > 0) {
       const self = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
@@ -227,7 +227,7 @@ export class Agent implements AsyncDisposable {
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const hello = peekHello(content);
-    if (hello === undefined) throw new ProtocolError("expected hello as the first frame, received a different one");
+    if (hello === undefined) throw new ProtocolError("expected a hello frame first, received a different frame");
     if (!sameSecret(hello.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,
@@ -235,8 +235,8 @@ export class Agent implements AsyncDisposable {
       );
     if (hello.version !== PROTOCOL_VERSION) {
       const message = (peer: string): string =>
-        `control-plane protocol version mismatch: ${peer} has ${hello.version}, the agent on ${this.#host} has ` +
-        `${PROTOCOL_VERSION}; install the same version of Mosaic for the launcher and on all hosts`;
+        `control-plane protocol version mismatch: ${peer} uses version ${hello.version}, the agent on ${this.#host} uses version ` +
+        `${PROTOCOL_VERSION}; use the same version of Mosaic for the launcher and on all hosts`;
       this.#worlds.reject({ code: FAILURE_CODES.mismatch, message: message("a rank or agent") });
       return this.#reject(channel, message("this process"));
     }
@@ -257,7 +257,7 @@ export class Agent implements AsyncDisposable {
     if (place === "duplicate")
       return this.#reject(
         channel,
-        `duplicate agent number ${agent}, one of them on ${host}; use a unique number for each host`,
+        `duplicate agent number ${agent} on ${host}; use a unique agent number for each host`,
       );
     if (place !== "child") return undefined;
     this.#children.set(branch, agent);
@@ -273,7 +273,8 @@ export class Agent implements AsyncDisposable {
   #receive(branch: Branch, content: Buffer): void {
     const frame = decode(content);
     if (frame.kind === "heartbeat" && branch.isAgent) return;
-    if (!("world" in frame)) throw new ProtocolError(`expected a frame of a world after hello, received ${frame.kind}`);
+    if (!("world" in frame))
+      throw new ProtocolError(`expected a world frame after the hello frame, received ${frame.kind}`);
     this.#worlds.receive(branch, frame);
   }
 

@@ -89,7 +89,8 @@ export class Channel {
     const [only] = this.#queue;
     this.#stream.write(this.#queue.length === 1 ? only : Buffer.concat(this.#queue));
     this.#queue = [];
-    if (this.#stream.writableLength > MAX_UNREAD_BYTES) this.#end("its receive buffer is full: it has stopped reading");
+    if (this.#stream.writableLength > MAX_UNREAD_BYTES)
+      this.#end("the peer has stopped reading and its receive buffer is full");
   }
 
   #receive(chunk: Buffer): void {

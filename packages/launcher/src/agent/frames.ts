@@ -306,7 +306,7 @@ export function decode(content: Buffer): Frame {
   const value = { kind: codec.kind, ...codec.body.read(from) } as Frame;
   if (from.remaining > 0)
     throw new ProtocolError(
-      `expected a ${codec.kind} frame to end after its fields, received ${from.remaining} more bytes`,
+      `expected the end of the ${codec.kind} frame after its last field, received ${from.remaining} more bytes`,
     );
   return value;
 }
@@ -336,7 +336,7 @@ export class FrameReader {
     if ((this.#chunks[0] as Buffer).length < 4) this.#join();
     const length = (this.#chunks[0] as Buffer).readUInt32LE();
     if (length === 0 || length > this.limit)
-      throw new ProtocolError(`expected a frame of at most ${this.limit} bytes, received ${length}`);
+      throw new ProtocolError(`expected a frame of 1 to ${this.limit} bytes, received ${length} bytes`);
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
     const joined = this.#chunks[0] as Buffer;

@@ -50,7 +50,7 @@ export class Parent {
   get disconnected(): string | undefined {
     if (this.#accepted) return undefined;
     const { hello, root } = this.#options;
-    return `the agent of ${hello.host} cannot reach its parent through the root at ${root}: ${this.#connectError}`;
+    return `the agent on ${hello.host} cannot reach its parent agent through the root agent at ${root}: ${this.#connectError}`;
   }
 
   openWorldLink(): ParentLink {

@@ -88,8 +88,8 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
         );
       else if (code === "EADDRNOTAVAIL")
         throw new UsageError(
-          `MASTER_ADDR ${endpoint.host}: ${host} is not an address of this host, where rank 0 is; set MASTER_ADDR to one that the other ` +
-            "hosts can reach, or MOSAIC_BIND_ANY=1 where it is behind NAT",
+          `MASTER_ADDR ${endpoint.host}: ${host} is not an address of this host, which runs rank 0; set MASTER_ADDR to an address ` +
+            "of this host that the other hosts can reach, or set MOSAIC_BIND_ANY=1 if this host is behind NAT",
         );
       else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen at ${host}: ${message}`);
     }
@@ -103,7 +103,7 @@ function startDeadline(ms: number): () => boolean {
 
 const [path, index, endpoint] = process.argv.slice(2);
 try {
-  if (path === undefined) throw new TypeError("expected the path of a socket");
+  if (path === undefined) throw new TypeError("expected a socket path as the first argument");
   await serveAgent(
     path,
     endpoint === undefined ? singleHostOptions() : await multiHostOptions(Number(index), endpoint),

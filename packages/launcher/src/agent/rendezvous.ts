@@ -120,9 +120,9 @@ export class Rendezvous {
     const first = this.#members.values().next().value;
     const expected = this.#parameters?.size ?? size;
     if (size !== expected)
-      return `WORLD_SIZE mismatch: rank ${rank} has ${size}, rank ${first?.rank} has ${expected}; set the same WORLD_SIZE on all ranks`;
-    if (size > LIMITS.ranks) return `a world of ${size} ranks, expected at most ${LIMITS.ranks}`;
-    if (rank >= size) return `rank ${rank} of ${size}: expected RANK from 0 to ${size - 1}`;
+      return `WORLD_SIZE mismatch: ${size} on rank ${rank}, ${expected} on rank ${first?.rank}; set the same WORLD_SIZE on all ranks`;
+    if (size > LIMITS.ranks) return `WORLD_SIZE: expected at most ${LIMITS.ranks} ranks, received ${size}`;
+    if (rank >= size) return `RANK: expected an integer from 0 to ${size - 1}, received ${rank}`;
     const other = this.#members.get(rank);
     if (other === undefined) return undefined;
     const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
@@ -153,8 +153,8 @@ export class Rendezvous {
     const missing: number[] = [];
     for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
     return (
-      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; see their output for the cause, ` +
-      "and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID"
+      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; check the output of the missing ranks, ` +
+      "and set the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID on all ranks"
     );
   }
 

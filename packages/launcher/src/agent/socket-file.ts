@@ -27,7 +27,7 @@ let temporaryCount = 0;
  */
 export async function bindSocketFile(server: Server, path: string): Promise<SocketFile> {
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
-    throw new RangeError(`the path of an agent's socket has at most ${MAX_PATH_BYTES} bytes: ${path}`);
+    throw new RangeError(`expected an agent socket path of at most ${MAX_PATH_BYTES} bytes, received ${path}`);
   const bound = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
   server.listen({ path: bound, backlog: 4096 });
   await once(server, "listening");

@@ -165,11 +165,13 @@ export async function connectTls(address: string, { secret, protocol }: TlsClien
       reject(error);
     };
     const timer = setTimeout(
-      () => fail(new HandshakeError("peer", `${address}: the handshake timed out after ${HANDSHAKE_MS / 1000} s`)),
+      () => fail(new HandshakeError("peer", `${address}: the TLS handshake timed out after ${HANDSHAKE_MS / 1000} s`)),
       HANDSHAKE_MS,
     );
     socket.on("error", (error: NodeJS.ErrnoException) => fail(clientError(address, error)));
-    socket.once("close", () => fail(new HandshakeError("peer", `${address}: closed the connection in its handshake`)));
+    socket.once("close", () =>
+      fail(new HandshakeError("peer", `${address}: the peer closed the connection during the TLS handshake`)),
+    );
     socket.once("secureConnect", () => {
       clearTimeout(timer);
       socket.setNoDelay(true);
@@ -188,7 +190,7 @@ function clientError(address: string, error: NodeJS.ErrnoException): Error {
   if (code.startsWith("ERR_SSL"))
     return new HandshakeError(
       "peer",
-      `${address}: the TLS handshake failed (${code}); does another program listen there, or another version of Mosaic?`,
+      `${address}: the TLS handshake failed (${code}); check that the same version of Mosaic is listening at this address`,
     );
   return error;
 }

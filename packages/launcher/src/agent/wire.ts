@@ -65,7 +65,7 @@ export class ByteReader {
 
   readBytes(count: number): Buffer {
     if (count > this.remaining)
-      throw new ProtocolError(`expected a field of ${count} bytes, received ${this.remaining}: the frame is truncated`);
+      throw new ProtocolError(`truncated frame: expected a field of ${count} bytes, received ${this.remaining} bytes`);
     this.#offset += count;
     return this.#bytes.subarray(this.#offset - count, this.#offset);
   }
@@ -74,7 +74,7 @@ export class ByteReader {
   count(minBytes: number): number {
     const count = this.readBytes(4).readUInt32LE();
     if (count * minBytes > this.remaining)
-      throw new ProtocolError(`expected a list within its frame, received one of ${count} elements`);
+      throw new ProtocolError(`expected a list that fits in its frame, received a list of ${count} elements`);
     return count;
   }
 }
@@ -161,7 +161,8 @@ function writeBytes(out: ByteWriter, value: Buffer): void {
 
 function readBytes(from: ByteReader, maxBytes: number): Buffer {
   const length = from.count(1);
-  if (length > maxBytes) throw new ProtocolError(`expected a field of at most ${maxBytes} bytes, received ${length}`);
+  if (length > maxBytes)
+    throw new ProtocolError(`expected a field of at most ${maxBytes} bytes, received ${length} bytes`);
   return from.readBytes(length);
 }
 
@@ -181,7 +182,7 @@ export const rankRanges: Codec<RankRanges> = {
       total += count;
       if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
         throw new ProtocolError(
-          `expected a range of ranks below ${LIMITS.ranks}, received ${count} ranks from ${first}`,
+          `expected ranks below ${LIMITS.ranks}, received ${count} ranks starting at rank ${first}`,
         );
       return [first, count] as const;
     });

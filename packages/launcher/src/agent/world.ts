@@ -31,7 +31,7 @@ class WorldStore {
     if (!this.#branches.isRoot) return void this.#branches.sendToParent({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
     if (this.#values.size >= MAX_KEYS || this.#bytes + value.length > MAX_BYTES)
-      return `a world keeps at most ${MAX_KEYS} values of ${MAX_BYTES} bytes in total`;
+      return `a world stores at most ${MAX_KEYS} values with ${MAX_BYTES} bytes in total`;
     this.#store(key, value);
     return undefined;
   }
@@ -168,7 +168,7 @@ export class World {
       case "positionsReply":
         return this.#positions.onQueryReply(link, frame);
     }
-    throw new ProtocolError(`expected a frame that ranks and child agents send, received ${frame.kind}`);
+    throw new ProtocolError(`expected a frame type sent by ranks or child agents, received ${frame.kind}`);
   }
 
   /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
@@ -200,7 +200,7 @@ export class World {
       case "positions":
         return this.#positions.distribute(frame);
     }
-    throw new ProtocolError(`expected a frame that parent agents send, received ${frame.kind}`);
+    throw new ProtocolError(`expected a frame type sent by parent agents, received ${frame.kind}`);
   }
 
   /** A connection has ended, with all ranks that it led to. */
@@ -235,13 +235,13 @@ export class World {
     for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined)
         throw new ProtocolError(
-          `expected a host of the frame for rank ${rank}, received number ${host} of ${frame.hosts.length}`,
+          `expected a host index of the frame for rank ${rank}, received ${host} in a frame of ${frame.hosts.length} hosts`,
         );
       if (rank >= LIMITS.ranks)
-        throw new ProtocolError(`expected a join frame of a rank below ${LIMITS.ranks}, received rank ${rank}`);
+        throw new ProtocolError(`expected a join frame for a rank below ${LIMITS.ranks}, received rank ${rank}`);
     }
     if (!this.#branches.add(link, number) && !link.isAgent)
-      throw new ProtocolError("expected one join frame of a rank, received a second");
+      throw new ProtocolError("expected one join frame per rank, received a second join frame");
     this.#rendezvous.onJoin(link, frame);
   }
 
@@ -257,7 +257,9 @@ export class World {
     const total = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
     const own = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
     if (own.length !== total)
-      throw new ProtocolError("expected a leave frame of a rank of this connection, received one of a different rank");
+      throw new ProtocolError(
+        "expected a leave frame for a rank of this connection, received a leave frame for a different rank",
+      );
     this.#exits.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
     this.#closeIfEmpty(link);

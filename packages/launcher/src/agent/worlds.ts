@@ -44,10 +44,10 @@ export class WorldTable {
     // Of a world that is over, what was still on its way is dropped.
     if (frame.world <= branch.maxWorld) return;
     if (frame.kind !== "join" || branch.isObserver)
-      throw new ProtocolError(`expected join as the first frame of a world, received ${frame.kind}`);
+      throw new ProtocolError(`expected a join frame as the first frame of a world, received ${frame.kind}`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
       throw new ProtocolError(
-        "expected a join frame of one rank of world 0, received one of other ranks or another world",
+        "expected a join frame for one rank of world 0, received a different world or number of ranks",
       );
     branch.maxWorld = frame.world;
     this.#join(branch, frame);

@@ -36,7 +36,11 @@ export class AgentStdin {
         hasHeader = true;
         const header = decodeHeader(text);
         if (header === undefined)
-          reject(new UsageError("--agent-stdin: expected a header; it is passed only by --hosts"));
+          reject(
+            new UsageError(
+              "--agent-stdin: expected a header on standard input; this option is set internally by --hosts",
+            ),
+          );
         else resolve(header);
       }, MAX_HEADER_BYTES);
       let isOver = false;

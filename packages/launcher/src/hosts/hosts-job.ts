@@ -185,7 +185,7 @@ export class HostsJob {
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
     if (losses > this.#plan.maxRestarts)
       return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#failWith(rank, channel));
-    this.#console.message(`${this.#failureText(rank, channel)}; restarting it`);
+    this.#console.message(`${this.#failureText(rank, channel)}; restarting the agent`);
     this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#start(rank));
   }
 
@@ -237,7 +237,7 @@ export class HostsJob {
     if (left.length === 0) return;
     const names = this.#plan.hosts.filter((_, rank) => left.includes(this.#channels[rank] as Channel));
     this.#console.message(
-      `closing the connection to ${names.map(({ name }) => name).join(", ")}: its agent has not ended, and ends when it detects that`,
+      `closing the connection to ${names.map(({ name }) => name).join(", ")}: its agent is still running and exits when it detects the disconnect`,
     );
     for (const channel of left) channel.kill();
   }

@@ -74,15 +74,14 @@ interface FailurePattern {
 const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
     pattern: new RegExp(NO_DIRECTORY),
-    error: "the working directory is missing",
-    remedy: (_, { cwd }) =>
-      `the agent starts in ${cwd} as here: share the file system, or copy the project to that path`,
+    error: "the working directory does not exist",
+    remedy: (_, { cwd }) => `the agent must start in ${cwd}: share the file system, or copy the project to that path`,
     exitCode: 2,
   },
   {
     pattern: new RegExp(NO_NODE),
     error: "Node is missing",
-    remedy: () => `install it there as ${process.execPath}, or on the PATH of shells that are not interactive`,
+    remedy: () => `install Node there as ${process.execPath}, or add it to PATH for non-interactive shells`,
     exitCode: 2,
   },
   {
@@ -94,7 +93,7 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
   {
     pattern: /Could not resolve hostname|[Nn]ame or service not known|name resolution/,
     error: "unknown host",
-    remedy: () => "correct the name, or add it to DNS, to /etc/hosts or as Host to ~/.ssh/config",
+    remedy: () => "correct the host name, or add it to DNS, /etc/hosts or ~/.ssh/config",
     exitCode: 2,
   },
   {
@@ -107,18 +106,18 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
     pattern: /Permission denied|Too many authentication failures/,
     error: "permission denied",
     remedy: (target) =>
-      `ssh must log in without a password: ssh-copy-id ${target}, or ssh-add; --hosts user@host for another user`,
+      `set up ssh login without a password (ssh-copy-id ${target}, or ssh-add); pass --hosts user@host for a different user`,
     exitCode: 2,
   },
   {
     pattern: /Connection refused/,
     error: "connection refused",
-    remedy: () => 'start sshd on that host, or pass its port: --ssh "ssh -p PORT"',
+    remedy: () => 'start sshd on that host, or pass the port of sshd: --ssh "ssh -p PORT"',
     exitCode: 75,
   },
   {
     pattern: /timed out|No route to host|unreachable|Connection (closed|reset)/i,
-    error: "no connection",
+    error: "cannot connect",
     remedy: (target) => `check that the host is up and that no firewall blocks ssh: ssh ${target} true`,
     exitCode: 75,
   },
@@ -130,7 +129,7 @@ export function startFailure(host: Host, exit: AgentExit, command: AgentCommand)
   const [program = "ssh"] = command.ssh;
   if (exit.spawnError !== undefined && !isLocal(host))
     return {
-      message: `host ${name}: ${program} cannot be started (${exit.spawnError}); install OpenSSH's client, or pass a different command with --ssh`,
+      message: `host ${name}: cannot start ${program} (${exit.spawnError}); install the OpenSSH client, or pass a different command with --ssh`,
       exitCode: 2,
     };
   const cause = FAILURE_PATTERNS.find(({ pattern }) => exit.stderr.some((line) => pattern.test(line)));

@@ -45,7 +45,7 @@ export async function bindAddress(options: BindOptions, resolver: Resolver): Pro
   if (outside !== undefined) return outside;
   throw new UsageError(
     `${name} ${host}: resolves to ${addresses.join(", ")} on this host, which other nodes cannot reach; ` +
-      `pass an address of this host that they can, or ${name.startsWith("--") ? "--bind-any" : "MOSAIC_BIND_ANY=1"}`,
+      `pass an address of this host that other nodes can reach, or ${name.startsWith("--") ? "--bind-any" : "MOSAIC_BIND_ANY=1"}`,
   );
 }
 
@@ -69,7 +69,7 @@ async function resolveName(
       const now = Date.now();
       const problem = `${where}: cannot be resolved: ${(error as Error).message}`;
       if (isEnding() || now >= deadline)
-        throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts of all nodes`);
+        throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts on all nodes`);
       if (now - reportedAt >= REPORT_MS) {
         reportedAt = now;
         onWaiting(`waiting for name resolution: ${problem}`);

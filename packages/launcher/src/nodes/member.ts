@@ -230,7 +230,7 @@ export class MemberCoordinator implements Coordinator {
       case "stop":
         return this.#isStarting ? void this.#earlyStopFrames.push(frame) : this.#onStop(frame);
     }
-    throw new ProtocolError(`expected a message that node 0 sends, received ${frame.kind}`);
+    throw new ProtocolError(`expected a message type sent by node 0, received ${frame.kind}`);
   }
 
   #reportJoined({ groupRank, groupWorldSize }: FrameOf<"assign">): void {

@@ -85,6 +85,6 @@ export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 /** The name of a signal that came as a number. Throws ProtocolError. */
 export function signalName(number: number): NodeJS.Signals {
   const found = Object.entries(constants.signals).find(([, value]) => value === number);
-  if (found === undefined) throw new ProtocolError(`expected the number of a signal, received ${number}`);
+  if (found === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);
   return found[0] as NodeJS.Signals;
 }

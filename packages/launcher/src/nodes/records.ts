@@ -32,7 +32,7 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
     const json = Buffer.from(JSON.stringify({ record: truncatedFailure, hint }));
     if (json.length <= LIMITS.value) return json;
   }
-  throw new Error("a report of a rank is too long");
+  throw new Error("the failure report of a rank is too large");
 }
 
 /** Reads a report of another node, whose clock is `offsetMs` behind this one. Throws ProtocolError. */
@@ -110,7 +110,7 @@ function parseObject(bytes: Buffer): JsonObject {
   try {
     return toObject(JSON.parse(bytes.toString()));
   } catch {
-    throw new ProtocolError("expected a JSON object, received other bytes");
+    throw new ProtocolError("expected a JSON object, received invalid JSON");
   }
 }
 
@@ -122,19 +122,19 @@ function toObject(value: unknown): JsonObject {
 function parseNumberField(from: JsonObject, name: string): number {
   const value = from[name];
   if (typeof value === "number" && Number.isFinite(value)) return value;
-  throw new ProtocolError(`expected a report with a number as ${name}, received ${JSON.stringify(value)}`);
+  throw new ProtocolError(`expected a number in the report field ${name}, received ${JSON.stringify(value)}`);
 }
 
 function parseTextField(from: JsonObject, name: string): string {
   const value = from[name];
   if (typeof value === "string") return value;
-  throw new ProtocolError(`expected a report with a string as ${name}, received ${JSON.stringify(value)}`);
+  throw new ProtocolError(`expected a string in the report field ${name}, received ${JSON.stringify(value)}`);
 }
 
 function parseSignalField(from: JsonObject): NodeJS.Signals {
   const name = parseTextField(from, "signal");
   if (Object.hasOwn(constants.signals, name)) return name as NodeJS.Signals;
-  throw new ProtocolError(`expected a report with the name of a signal, received ${name}`);
+  throw new ProtocolError(`expected a signal name in the report, received ${name}`);
 }
 
 function parseLinesField(from: JsonObject, name: string): readonly string[] {

@@ -30,24 +30,24 @@ export function findMismatch(
   const reject = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
     return reject(
-      `--rdzv-id mismatch: ${its} has ${other.job}, the job at this endpoint ${root.job}; pass the same ID, or use a different endpoint`,
+      `--rdzv-id mismatch: ${its} uses ${other.job}, the job at this endpoint uses ${root.job}; pass the same ID, or use a different endpoint`,
       true,
     );
   if (other.version !== root.version || other.launcher !== root.launcher)
     return reject(
-      `launcher version mismatch: ${its} has ${other.launcher}, ${own} ${root.launcher}; install the same version on all nodes`,
+      `launcher version mismatch: ${its} uses ${other.launcher}, ${own} uses ${root.launcher}; install the same version on all nodes`,
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
     return reject(
-      `Node.js version mismatch: ${its} runs ${other.runtime}, ${own} ${root.runtime}; use the same major version on all nodes`,
+      `Node.js version mismatch: ${its} uses ${other.runtime}, ${own} uses ${root.runtime}; use the same major version on all nodes`,
     );
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
     return reject(
-      `--nnodes mismatch: ${its} has ${formatNodeRange(other)}, ${own} ${formatNodeRange(root)}; pass the same on all nodes`,
+      `--nnodes mismatch: ${its} uses ${formatNodeRange(other)}, ${own} uses ${formatNodeRange(root)}; pass the same --nnodes on all nodes`,
     );
   if (other.digest !== root.digest)
     return reject(
-      `command mismatch: ${its} runs ${JSON.stringify(other.command)}, ${own} ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
+      `command mismatch: ${its} runs ${JSON.stringify(other.command)}, ${own} runs ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
     );
   if (other.nodeRank >= root.maxNodes)
     return reject(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);

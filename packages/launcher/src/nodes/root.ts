@@ -122,8 +122,8 @@ export class RootCoordinator implements Coordinator {
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === "EADDRNOTAVAIL")
         throw new UsageError(
-          `--rdzv-endpoint ${formatAddress(endpoint.host, endpoint.port)}: ${host} is not an address of this host; node 0 must run on the ` +
-            "endpoint's host, or pass --bind-any where it is behind NAT",
+          `--rdzv-endpoint ${formatAddress(endpoint.host, endpoint.port)}: ${host} is not an address of this host; run node 0 on the ` +
+            "endpoint's host, or pass --bind-any if node 0 is behind NAT",
         );
       throw portError(error, endpoint.port, "--rdzv-endpoint") ?? error;
     }
@@ -282,7 +282,7 @@ export class RootCoordinator implements Coordinator {
       frame: (frame) => {
         if (member !== undefined) return this.#receive(member, frame);
         if (frame.kind !== "register")
-          throw new ProtocolError(`expected register as the first message, received ${frame.kind}`);
+          throw new ProtocolError(`expected a register message first, received ${frame.kind}`);
         clearTimeout(deadline);
         peer.authenticate();
         member = this.#register(peer, frame, socket.remoteAddress ?? "unknown address");
@@ -321,7 +321,7 @@ export class RootCoordinator implements Coordinator {
     }
     if (wrong !== undefined) return reject(FAILURE_CODES.mismatch, wrong.message);
     if (duplicate !== undefined) {
-      const why = `the job runs attempt ${this.#attempt} with ${this.#members.size + 1} nodes already: ${duplicate}`;
+      const why = `the job is already running attempt ${this.#attempt} with ${this.#members.size + 1} nodes: ${duplicate}`;
       return reject(FAILURE_CODES.peerLost, why);
     }
     this.#joinedAt = Date.now();
@@ -358,7 +358,7 @@ export class RootCoordinator implements Coordinator {
       case "stop":
         return this.#onStop(member, frame);
     }
-    throw new ProtocolError(`expected a message that nodes send, received ${frame.kind}`);
+    throw new ProtocolError(`expected a message type sent by nodes to node 0, received ${frame.kind}`);
   }
 
   #onFailing(rank: number, from: Registration): void {

@@ -43,18 +43,20 @@ export function parseHosts(
   const file = values.text("hostfile");
   if (list === undefined && file === undefined) return undefined;
   if (list !== undefined && file !== undefined)
-    throw new UsageError(`--hosts and --hostfile (from ${values.source("hostfile")}): pass one of them`);
+    throw new UsageError(
+      `--hosts and --hostfile (from ${values.source("hostfile")}) cannot be combined; pass one of them`,
+    );
   const hosts = list === undefined ? readHostfile(file as string) : parseList(list, values);
   const names = hosts.map(({ name }) => name);
   const duplicateHost = names.find((name, i) => names.indexOf(name) !== i);
   const option = list === undefined ? "hostfile" : "hosts";
   if (duplicateHost !== undefined)
-    throw values.invalidValue(option, `each host once, as ${duplicateHost}:N for N ranks (slots=N in a file)`);
+    throw values.invalidValue(option, `unique hosts, with ${duplicateHost}:N for N ranks (slots=N in a hostfile)`);
   if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
   const ssh = splitWords(values.text("ssh") ?? "");
-  if (ssh.length === 0) throw values.invalidValue("ssh", "a program and its options");
+  if (ssh.length === 0) throw values.invalidValue("ssh", "a command with its options");
   if (["--node-rank", "MOSAIC_NODE_RANK"].includes(values.source("node-rank")))
-    throw values.invalidValue("node-rank", `none, as --${option} numbers the nodes`);
+    throw values.invalidValue("node-rank", `no value, because --${option} numbers the nodes`);
   const range = nodeRange(values, hosts.length);
   const endpoint = hosts.length === 1 ? undefined : formatEndpoint(values, names);
   return {
@@ -71,7 +73,7 @@ export function parseHosts(
 function parseList(list: string, values: OptionValues): readonly Host[] {
   return list.split(",").map((text) => {
     const host = parseHost(text.trim());
-    if (host === undefined) throw values.invalidValue("hosts", "[user@]host[:slots] apart by commas");
+    if (host === undefined) throw values.invalidValue("hosts", "a comma-separated list of [user@]host[:slots]");
     return host;
   });
 }
@@ -101,7 +103,7 @@ function readHostfile(path: string): readonly Host[] {
       throw new UsageError(`--hostfile ${path}:${i + 1}: expected host [slots=N], received ${JSON.stringify(line)}`);
     return [slots[1] === undefined ? host : { ...host, slots: Number(slots[1]) }];
   });
-  if (hosts.length === 0) throw new UsageError(`--hostfile ${path}: expected a host, found none`);
+  if (hosts.length === 0) throw new UsageError(`--hostfile ${path}: expected at least one host, received none`);
   return hosts;
 }
 
@@ -119,7 +121,8 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
   const source = values.source("nnodes");
   if (source === "default" || isScheduler(source)) return undefined;
   const range = parseNodeRange(values.text("nnodes") ?? "");
-  if (range?.max !== count) throw values.invalidValue("nnodes", `${count} or MIN:${count}, for so many hosts, or none`);
+  if (range?.max !== count)
+    throw values.invalidValue("nnodes", `${count} or MIN:${count} for ${count} hosts, or no value`);
   return range;
 }
 
@@ -134,7 +137,7 @@ function formatEndpoint(values: OptionValues, names: readonly string[]): string 
   const address = values.text("master-addr") ?? first;
   if (isLoopback(address) && !names.every(isLoopback))
     throw new UsageError(
-      `node 0 is ${address}: other hosts cannot reach it by that name; pass a name or address by which they can, or ` +
+      `node 0 is ${address}, which other hosts cannot reach; pass a host name or address that they can reach, or pass ` +
         "--rdzv-endpoint",
     );
   const port = values.count("master-port", 0, 65_535) || DEFAULT_RDZV_PORT;

@@ -16,17 +16,17 @@ type NodeOptions = Pick<
 /** The options for the nodes of a job, in torchrun's words; `argv` is for messages. Throws UsageError. */
 export function parseNodes(values: OptionValues, argv: readonly string[] = []): NodeOptions {
   const range = parseNodeRange(values.text("nnodes") ?? "1");
-  if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX, up to ${MAX_NODES}`);
+  if (range === undefined) throw values.invalidValue("nnodes", `N or MIN:MAX with at most ${MAX_NODES} nodes`);
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
-    throw values.invalidValue("rdzv-backend", "static or c10d, which both mean the launcher's own rendezvous");
+    throw values.invalidValue("rdzv-backend", "static or c10d (both select the launcher's own rendezvous)");
   const isOne = range.max === 1;
   return isOne ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
 /** Accepts what means "this node alone", rejects the rest. */
 function parseSingleNode(values: OptionValues): NodeOptions {
-  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, as --nnodes is 1");
+  if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValue("node-rank", "0, because --nnodes is 1");
   // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
   values.flag("standalone");
   const address = values.text("master-addr");
@@ -38,7 +38,7 @@ function parseSingleNode(values: OptionValues): NodeOptions {
   if (!isThisNode(endpoint.host))
     throw values.invalidValue("rdzv-endpoint", "an address of this node, because --nnodes is 1");
   if (masterPort && endpoint.port && masterPort !== endpoint.port)
-    throw values.invalidValue("rdzv-endpoint", `the port ${masterPort} that --master-port names, or none`);
+    throw values.invalidValue("rdzv-endpoint", `port ${masterPort} as in --master-port, or no port`);
   const port = masterPort || endpoint.port;
   return port === undefined ? {} : { masterPort: port };
 }
@@ -47,13 +47,13 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
   const count = min === max ? String(max) : `${min}:${max}`;
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(
-      `this is the batch script of a job with ${count} nodes (${values.source("nnodes")}), and only the first of them: start the launcher on each, ` +
-        `${srunLine(argv, max)}; or pass --nnodes 1 to use only this node`,
+      `the batch script of a job with ${count} nodes (${values.source("nnodes")}) runs only on the first node; start the launcher on each node with ` +
+        `${srunLine(argv, max)}, or pass --nnodes 1 to use only this node`,
     );
   if (values.flag("standalone") && values.source("standalone") !== "default")
-    throw values.invalidValue("standalone", `false, as --nnodes is ${count}`);
+    throw values.invalidValue("standalone", `false, because --nnodes is ${count}`);
   const nodeRank = values.count("node-rank", 0, max - 1);
-  if (nodeRank === undefined) throw values.invalidValue("node-rank", `the number of this node, 0 to ${max - 1}`);
+  if (nodeRank === undefined) throw values.invalidValue("node-rank", `the rank of this node, 0 to ${max - 1}`);
   const endpoint = resolveEndpoint(values) ?? masterEndpoint(values);
   if (endpoint === undefined || endpoint.host === "")
     throw values.invalidValue("rdzv-endpoint", `the address of node 0, host or host:port (port ${DEFAULT_RDZV_PORT})`);

@@ -2,8 +2,8 @@ import { UsageError } from "../errors.ts";
 import { closestMatch } from "./closest-match.ts";
 import { type CommandSpec, findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
-const OUTPUT_HINT = "every rank's output is shown and logged as it is; see --console-ranks and --log-dir";
-const NO_EFFECT_HINT = "torchrun's; it would change nothing here, so leave it out";
+const OUTPUT_HINT = "mosaic-run always shows and logs the output of all ranks; see --console-ranks and --log-dir";
+const NO_EFFECT_HINT = "an option of torchrun without effect in mosaic-run; omit it";
 
 /** What takes the place of torchrun's options that the launcher does not have. */
 const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
@@ -50,7 +50,7 @@ export function parseCommandLine(argv: readonly string[], command: CommandSpec =
       continue;
     }
     const value = inlineValue ?? argv[next++];
-    if (value === undefined) throw new UsageError(`${word}: expected a value, ${spec.value}`);
+    if (value === undefined) throw new UsageError(`${word}: expected a value (${spec.value})`);
     const before = options.get(spec.name);
     options.set(spec.name, spec.kind === "list" ? [...(Array.isArray(before) ? before : []), value] : value);
   }
@@ -94,5 +94,5 @@ function unknownOption(written: string, name: string, command: CommandSpec): Usa
     command.options.map((spec) => spec.name),
   );
   const suggestion = meant === undefined ? "" : `; did you mean --${meant}?`;
-  return new UsageError(`unknown option ${written}${suggestion} (${command.name} --help lists all)`);
+  return new UsageError(`unknown option ${written}${suggestion} (see ${command.name} --help)`);
 }

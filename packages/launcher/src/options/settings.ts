@@ -59,7 +59,7 @@ function parsePrefix(values: OptionValues): string {
   const known = PREFIX_FIELDS.map((field) => `{${field}}`);
   const unknown = prefix.match(/\{[^{}]*\}/g)?.find((field) => !known.includes(field));
   if (unknown === undefined) return prefix;
-  throw values.invalidValue("log-prefix", `${known.join(", ")} and text without braces`);
+  throw values.invalidValue("log-prefix", `text with the fields ${known.join(", ")} and no other braces`);
 }
 
 function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu" {
@@ -81,7 +81,8 @@ function parseEnvironment(values: OptionValues): Readonly<Record<string, string>
     if (match === null) throw new UsageError(`--env: expected NAME=VALUE or NAME, received ${JSON.stringify(pair)}`);
     const name = match[1] as string;
     const value = match[2] ?? process.env[name];
-    if (value === undefined) throw new UsageError(`--env ${name}: it is not set here; set it, or pass ${name}=VALUE`);
+    if (value === undefined)
+      throw new UsageError(`--env ${name}: not set in the launcher's environment; set it, or pass --env ${name}=VALUE`);
     return [name, value];
   });
   return Object.fromEntries(pairs);
@@ -107,7 +108,7 @@ export function parseRanks(text: string | undefined, worldSize: number): Readonl
     const [first, last] = [Number(match?.[1]), Number(match?.[2] ?? match?.[1])];
     if (match === null || first > last || last >= worldSize)
       throw new UsageError(
-        `--console-ranks: expected all, none or ranks of 0-${worldSize - 1} such as 0,2-3, received "${text}"`,
+        `--console-ranks: expected all, none or ranks from 0 to ${worldSize - 1} such as 0,2-3, received "${text}"`,
       );
     for (let rank = first; rank <= last; rank++) ranks.add(rank);
   }

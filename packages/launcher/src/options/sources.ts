@@ -119,10 +119,10 @@ function readConfig(path: string): ReadonlyMap<string, RawValue> {
   try {
     parsed = JSON.parse(text);
   } catch (error) {
-    throw new UsageError(`${path}: not JSON: ${(error as Error).message}`);
+    throw new UsageError(`${path}: invalid JSON: ${(error as Error).message}`);
   }
   if (typeof parsed !== "object" || parsed === null || Array.isArray(parsed))
-    throw new UsageError(`${path}: expected an object of options, such as { "nproc-per-node": 4 }`);
+    throw new UsageError(`${path}: expected an options object, such as { "nproc-per-node": 4 }`);
   return new Map(Object.entries(parsed).map(([key, value]) => configEntry(path, key, value)));
 }
 

@@ -43,25 +43,30 @@ export const OPTIONS: readonly OptionSpec[] = [
     value: "N|auto|cpu|gpu",
     default: "auto",
     isTorchElastic: true,
-    helpText: "ranks to start; auto: one per GPU, else 1",
+    helpText: "number of ranks per node; auto: one per GPU, 1 without GPUs",
   },
-  { name: "exec", kind: "flag", helpText: "run <entry> as a program, not with Node" },
-  { name: "node-arg", kind: "list", value: "ARG", helpText: "an option for node itself, as --node-arg=--inspect-brk" },
-  { name: "import", kind: "list", value: "MODULE", helpText: "a module that node imports before the entry" },
+  { name: "exec", kind: "flag", helpText: "run <entry> as a program instead of with Node" },
+  { name: "node-arg", kind: "list", value: "ARG", helpText: "option passed to node, such as --node-arg=--inspect-brk" },
+  { name: "import", kind: "list", value: "MODULE", helpText: "module that node imports before the entry" },
   {
     name: "env",
     kind: "list",
     value: "NAME[=VALUE]",
     helpText: "set an environment variable on all ranks; without =VALUE, copy the launcher's value",
   },
-  { name: "threads", kind: "value", value: "N", helpText: "MOSAIC_THREADS of a rank [cores / ranks]" },
+  {
+    name: "threads",
+    kind: "value",
+    value: "N",
+    helpText: "number of CPU threads per rank, MOSAIC_THREADS [cores / ranks]",
+  },
   {
     name: "role",
     kind: "value",
     value: "NAME",
     default: "default",
     isTorchElastic: true,
-    helpText: "ROLE_NAME of the ranks",
+    helpText: "role of the ranks, passed to them as ROLE_NAME",
   },
   {
     name: "grace",
@@ -98,44 +103,48 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "TIME",
     default: "1s",
-    helpText: "delay before a restart; doubles up to 30s",
+    helpText: "delay before the first restart; doubles with each restart, up to 30s",
   },
   {
     name: "min-uptime",
     kind: "value",
     value: "TIME",
     default: "10s",
-    helpText: "two failures in a row sooner than this end the job",
+    helpText: "end the job after two consecutive failures within this time of the start",
   },
   {
     name: "log-dir",
     kind: "value",
     value: "DIR",
     isTorchElastic: true,
-    helpText: "keep logs in DIR/<run id> [a temporary directory, kept only on failure]",
+    helpText: "write logs to DIR/<run id> [a temporary directory, kept only on failure]",
   },
   {
     name: "trace",
     kind: "value",
     value: "DIR",
-    helpText: "have ranks trace themselves, and write the page DIR/<run id>/index.html",
+    helpText: "trace all ranks and write the page DIR/<run id>/index.html",
   },
   {
     name: "log-prefix",
     kind: "value",
     value: "TEXT",
     default: "[{rank}] ",
-    helpText: "before each line: {rank} {host} {attempt} {stream}",
+    helpText: "prefix of output lines; fields: {rank} {host} {attempt} {stream}",
   },
   {
     name: "console-ranks",
     kind: "value",
     value: "all|none|0,2-3",
-    helpText: "ranks to show [all up to 8 ranks, else 0]",
+    helpText: "ranks to show on the console [all up to 8 ranks, else rank 0]",
   },
   COLOR_OPTION,
-  { name: "json", kind: "flag", helpText: "lines and events as JSON, one object a line" },
-  { name: "dry-run", kind: "flag", helpText: "print every value, where it comes from, and every rank's environment" },
+  { name: "json", kind: "flag", helpText: "print output lines and events as JSON, one object per line" },
+  {
+    name: "dry-run",
+    kind: "flag",
+    helpText: "print option values, their sources and the environment of each rank, and exit",
+  },
   {
     name: "nnodes",
     kind: "value",
@@ -150,69 +159,80 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "N",
     isTorchElastic: true,
-    helpText: "number of this node; 0 has the rendezvous",
+    helpText: "rank of this node; node 0 hosts the rendezvous",
   },
   {
     name: "standalone",
     kind: "flag",
     default: "true",
     isTorchElastic: true,
-    helpText: "one node; with --nnodes 1 it changes nothing",
+    helpText: "run on one node; no effect with --nnodes 1",
   },
   {
     name: "rdzv-id",
     kind: "value",
     value: "NAME",
     isTorchElastic: true,
-    helpText: "a name for the job, the same on all nodes",
+    helpText: "name of the job, must be the same on all nodes",
   },
   {
     name: "rdzv-backend",
     kind: "value",
     value: "static|c10d",
     isTorchElastic: true,
-    helpText: "both mean the launcher's own store",
+    helpText: "both select the launcher's own store",
   },
   {
     name: "rdzv-endpoint",
     kind: "value",
     value: "HOST[:PORT]",
     isTorchElastic: true,
-    helpText: "address of node 0; port 29400",
+    helpText: "address of node 0; default port 29400",
   },
   {
     name: "rdzv-timeout",
     kind: "value",
     value: "TIME",
     default: "300s",
-    helpText: "timeout of the rendezvous of all nodes",
+    helpText: "timeout for all nodes to join the rendezvous",
   },
   {
     name: "last-call",
     kind: "value",
     value: "TIME",
     default: "5s",
-    helpText: "with MIN:MAX nodes: wait for more once MIN are there",
+    helpText: "time to wait for more nodes after MIN nodes of MIN:MAX have joined",
   },
   { name: "bind-any", kind: "flag", helpText: "node 0 listens on all interfaces, not only on the endpoint's address" },
-  { name: "master-addr", kind: "value", value: "HOST", isTorchElastic: true, helpText: "as --rdzv-endpoint" },
+  { name: "master-addr", kind: "value", value: "HOST", isTorchElastic: true, helpText: "same as --rdzv-endpoint" },
   {
     name: "master-port",
     kind: "value",
     value: "PORT",
     default: "0",
     isTorchElastic: true,
-    helpText: "the store's port on one node; 0: any",
+    helpText: "port of the store in a single-node job; 0: any free port",
   },
   {
     name: "hosts",
     kind: "value",
     value: "A,B:SLOTS,…",
-    helpText: "start the job on these hosts over ssh, A being node 0",
+    helpText: "start the job on these hosts over ssh; A is node 0",
   },
-  { name: "hostfile", kind: "value", value: "FILE", helpText: "the same from a file: host [slots=N] a line" },
-  { name: "ssh", kind: "value", value: "COMMAND", default: "ssh", helpText: 'how hosts are reached, as "ssh -p 2222"' },
-  { name: "agent-stdin", kind: "flag", helpText: "what --hosts starts on each host: secret and signals come by stdin" },
+  {
+    name: "hostfile",
+    kind: "value",
+    value: "FILE",
+    helpText: "read the hosts from a file, one host [slots=N] per line",
+  },
+  {
+    name: "ssh",
+    kind: "value",
+    value: "COMMAND",
+    default: "ssh",
+    helpText: 'command to connect to the hosts, such as "ssh -p 2222"',
+  },
+  { name: "agent-stdin", kind: "flag", helpText: "internal, set by --hosts: read the secret and signals from stdin" },
   { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
   { name: "version", kind: "flag", shortName: "V", helpText: "the launcher's version" },
 ];
@@ -235,15 +255,16 @@ export function optionRows(options: readonly OptionSpec[]): string {
 export function helpText(): string {
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 
-Starts the ranks of a job, watches them, and ends them together. On several nodes, once with --hosts A,B, which needs ssh;
-or run it on each: -N 2 --node-rank 0 or 1, --rdzv-endpoint HOST, and the same secret in MOSAIC_TOKEN_FILE.
-Options end at the entry; everything after it is the entry's own.
+Starts the ranks of a job, monitors them, and terminates them together. For a job on several nodes, run it once with
+--hosts A,B (requires ssh), or run it on each node with -N 2, --node-rank 0 or 1, --rdzv-endpoint HOST and the same secret
+in MOSAIC_TOKEN_FILE. Options must precede the entry; arguments after the entry are passed to the entry.
 
 ${optionRows(OPTIONS)}
 
-Every option is also read from MOSAIC_<NAME> (but --node-arg, --import and --env), then mosaic.launch.json, then
+All options are also read from MOSAIC_<NAME> (except --node-arg, --import and --env), then mosaic.launch.json, then
 PET_<NAME> or SLURM.
-TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds. Ranks have an empty stdin.
-Exit code: 0, the first failing rank's, 128 + signal, 2 usage, 75 port taken or node lost, 70 launcher bug, 124 timeout.
+TIME is 500ms, 30s, 2m or 1h; a number without a unit is in seconds. The standard input of ranks is empty.
+Exit code: 0 success, the exit code of the first rank that failed, 128 + signal, 2 usage error, 75 port in use or node lost,
+70 launcher bug, 124 timeout.
 `;
 }

@@ -115,7 +115,7 @@ function truncateLogs(dir: string, most: number): void {
 function truncateToTail(path: string, size: number, most: number): void {
   const fd = openSync(path, "r+");
   try {
-    const note = Buffer.from(`[the first ${size - most} bytes were removed: logs are kept up to 1 GB]\n`);
+    const note = Buffer.from(`[the first ${size - most} bytes were removed: logs are limited to 1 GB]\n`);
     const head = most > note.length ? note : Buffer.alloc(0);
     const buffer = Buffer.alloc(1 << 20);
     const end = most - head.length;

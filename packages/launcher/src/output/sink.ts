@@ -38,7 +38,7 @@ export class OutputSink {
     }
     if (this.#droppedLines > 0) {
       this.#stream.write(
-        `mosaic-run: ${this.#droppedLines} lines not shown: the reader was too slow; the log files have them\n`,
+        `mosaic-run: ${this.#droppedLines} lines not shown because the reader was too slow; see the log files\n`,
       );
       this.#droppedLines = 0;
     }

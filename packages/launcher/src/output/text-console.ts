@@ -69,7 +69,8 @@ export class TextConsole {
     const lines = this.#uncaught.get(event.rank) ?? [];
     this.#uncaught.set(event.rank, lines);
     if (lines.length < MAX_UNCAUGHT_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_UNCAUGHT_LENGTH) });
-    else if (lines.length === MAX_UNCAUGHT_LINES) lines.push({ ...event, text: "… (the rank's log has all of it)" });
+    else if (lines.length === MAX_UNCAUGHT_LINES)
+      lines.push({ ...event, text: "… (see the rank's log for the full output)" });
   }
 
   #flushUncaught(reported: number | undefined): void {

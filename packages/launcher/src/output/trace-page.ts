@@ -31,7 +31,9 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const reason =
-      code === "ENOENT" ? "no rank wrote a trace; ranks do when they close the context of @mosaic/attention" : message;
+      code === "ENOENT"
+        ? "no rank wrote a trace; close the context of @mosaic/attention on each rank to write its trace"
+        : message;
     return { type: "trace", directory, ranks: 0, reason };
   }
 }

@@ -12,11 +12,11 @@ export const EXIT_CANNOT_EXECUTE = 126;
 export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
-    return "the JavaScript heap is full; give node more: --node-arg=--max-old-space-size=8192 (MB)";
+    return "the JavaScript heap is full; increase its limit: --node-arg=--max-old-space-size=8192 (MB)";
   if (signal === "SIGKILL" || code === 137)
     return countOomKills() > oomKillsBefore
-      ? "the kernel ran out of memory and killed it (cgroup oom_kill); use fewer ranks or smaller shards"
-      : "killed by another process, not by the launcher; the kernel's log shows if memory ran out (dmesg)";
+      ? "the kernel ran out of memory and killed the rank (cgroup oom_kill); use fewer ranks or smaller shards"
+      : "killed by another process, not by the launcher; check the kernel log (dmesg) for an out-of-memory kill";
   if (code === EXIT_CANNOT_EXECUTE && stderrTail.some((line) => /\bE[MN]FILE\b/.test(line))) return TOO_MANY_FILES;
   if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
@@ -28,7 +28,7 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
 function commonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
   const signs = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
   if (![thrown?.error.message ?? "", ...stderrTail].some((words) => signs.test(words))) return undefined;
-  return 'it is a module, but is read as CommonJS; put "type": "module" into package.json, or name it .mts or .mjs';
+  return 'Node loaded an ES module as CommonJS; set "type": "module" in package.json, or rename the file to .mts or .mjs';
 }
 
 function addressInUseHint(error: RankError): string | undefined {

@@ -96,7 +96,7 @@ export class Store implements AsyncDisposable {
     socket.setNoDelay(true);
     socket.on("data", (chunk: Buffer) => this.#receive(chunk));
     socket.on("error", (error) => this.#onConnectionLost(error.message));
-    socket.on("close", () => this.#onConnectionLost("the store closed the connection; did the job end?"));
+    socket.on("close", () => this.#onConnectionLost("the store closed the connection; has the job ended?"));
   }
 
   async set(key: string, value: Uint8Array | string): Promise<void> {
@@ -148,7 +148,7 @@ export class Store implements AsyncDisposable {
 
   /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */
   async close(): Promise<void> {
-    this.#onConnectionLost("this client was closed");
+    this.#onConnectionLost("this client is closed");
     this.#socket.destroy();
   }
 
@@ -168,7 +168,7 @@ export class Store implements AsyncDisposable {
     )
       throw new StoreError(
         "LIMIT",
-        `store: ${String(header.op)} request of ${frame.length} bytes exceeds the limit of ${STORE_LIMITS.value}`,
+        `store: ${String(header.op)} request of ${frame.length} bytes exceeds the limit of ${STORE_LIMITS.value} bytes`,
       );
     if (this.#pending.size === 0) this.#socket.ref();
     const reply = new Promise<Frame>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
@@ -214,7 +214,10 @@ function encodeRequest(header: Header, payload: Uint8Array | undefined): Buffer 
   try {
     return encodeFrame(header, payload);
   } catch (error) {
-    throw new StoreError("REQUEST", `store: a ${String(header.op)} that JSON cannot hold: ${(error as Error).message}`);
+    throw new StoreError(
+      "REQUEST",
+      `store: cannot encode the ${String(header.op)} request as JSON: ${(error as Error).message}`,
+    );
   }
 }
 
@@ -246,6 +249,6 @@ function readToken(path: string): string {
     return readFileSync(path, "utf8").trim();
   } catch (error) {
     const { message } = error as Error;
-    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${message}; did the job end?`);
+    throw new StoreError("CLOSED", `connectStore: no token in MOSAIC_TOKEN_FILE: ${message}; has the job ended?`);
   }
 }

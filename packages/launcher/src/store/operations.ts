@@ -23,7 +23,7 @@ class BarrierTable {
     if (gathering.count !== count)
       throw new StoreError(
         "REQUEST",
-        `store: barrier "${key}" gathers ${gathering.count} callers, and this one expects ${count}`,
+        `store: barrier "${key}" expects ${gathering.count} callers, received count ${count}`,
       );
     this.#barriers.set(key, gathering);
     gathering.arrivals.add(arrival);
@@ -83,7 +83,7 @@ export function runRequest({ table, barriers }: StoreState, request: StoreReques
       const keys = textListField(header, "keys");
       const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
       const begin = (): CancelCallback => table.waitForKeys(keys, () => reply({}));
-      return waitWithTimeout(request, begin, () => `wait: still missing ${missing()}`);
+      return waitWithTimeout(request, begin, () => `wait: missing keys: ${missing()}`);
     }
     case "barrier": {
       const key = textField(header, "key");
@@ -107,7 +107,7 @@ function get(table: StoreTable, request: StoreRequest): CancelCallback | undefin
   return waitWithTimeout(
     request,
     () => table.waitForKeys([key], answer),
-    () => `get: "${key}" was not set`,
+    () => `get: "${key}" is not set`,
   );
 }
 
@@ -117,7 +117,7 @@ function compareAndSet(table: StoreTable, { header, payload, reply }: StoreReque
   if (cut < 0 || cut > payload.length)
     throw new StoreError(
       "REQUEST",
-      `store: compare-and-set "${key}": length of "expected" is ${cut}, but the payload has ${payload.length} bytes`,
+      `store: compare-and-set "${key}": "expected" has ${cut} bytes, but the payload has only ${payload.length} bytes`,
     );
   const expected = header.expected === null ? undefined : payload.subarray(0, cut);
   const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(cut));
@@ -135,7 +135,7 @@ function waitWithTimeout(request: StoreRequest, begin: () => CancelCallback, mis
   const cancel = begin();
   const timer = setTimeout(
     () => {
-      const error = new StoreError("TIMEOUT", `store: after ${timeout} ms, ${missing()}`);
+      const error = new StoreError("TIMEOUT", `store: timed out after ${timeout} ms: ${missing()}`);
       cancel();
       request.reject(error);
     },

@@ -132,7 +132,10 @@ function parseHeader(json: Buffer): Header {
   try {
     value = JSON.parse(json.toString());
   } catch {
-    throw new StoreError("PROTOCOL", "store: a frame's header is not JSON; is this peer a Mosaic store client?");
+    throw new StoreError(
+      "PROTOCOL",
+      "store: a frame's header is not JSON; connect only Mosaic store clients to this port",
+    );
   }
   if (typeof value !== "object" || value === null || Array.isArray(value))
     throw new StoreError("PROTOCOL", "store: a frame's header must be a JSON object");
@@ -142,10 +145,10 @@ function parseHeader(json: Buffer): Header {
 function payloadLength(header: Header, max: number): number {
   const bytes = header.bytes ?? 0;
   if (typeof bytes !== "number" || !Number.isInteger(bytes) || bytes < 0)
-    throw new StoreError("PROTOCOL", `store: header.bytes must be a length, received ${JSON.stringify(bytes)}`);
+    throw new StoreError("PROTOCOL", `store: header.bytes must be an integer ≥ 0, received ${JSON.stringify(bytes)}`);
   if (bytes > max) throw lengthError("payload", bytes, max);
   return bytes;
 }
 
 const lengthError = (what: string, length: number, max: number): StoreError =>
-  new StoreError("PROTOCOL", `store: a ${what} of ${length} bytes exceeds the limit of ${max}`);
+  new StoreError("PROTOCOL", `store: a ${what} of ${length} bytes exceeds the limit of ${max} bytes`);

@@ -128,11 +128,16 @@ export class StoreServer implements AsyncDisposable {
   }
 
   #authenticate(hello: Header): StoreState {
-    if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello");
+    if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello frame");
     if (!sameSecret(hello.token, this.token))
-      throw new StoreError("AUTH", "store: wrong token; send the text of the file that MOSAIC_TOKEN_FILE names");
+      throw new StoreError("AUTH", "store: invalid token; send the content of the MOSAIC_TOKEN_FILE file");
     if (hello.version !== PROTOCOL_VERSION)
-      throw mismatchError("protocol version", String(PROTOCOL_VERSION), hello.version, "use one version of Mosaic");
+      throw mismatchError(
+        "protocol version",
+        String(PROTOCOL_VERSION),
+        hello.version,
+        "use the same version of Mosaic for the launcher and the ranks",
+      );
     if (hello.run !== this.#runId)
       throw mismatchError("run", this.#runId, hello.run, "check MOSAIC_RUN_ID and MOSAIC_STORE");
     if (hello.attempt !== this.#attempt)
@@ -147,7 +152,10 @@ export class StoreServer implements AsyncDisposable {
 }
 
 const mismatchError = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
-  new StoreError("MISMATCH", `store: ${what} is ${expected}, the client sent ${JSON.stringify(received)}; ${remedy}`);
+  new StoreError(
+    "MISMATCH",
+    `store: ${what} mismatch: expected ${expected}, received ${JSON.stringify(received)} from the client; ${remedy}`,
+  );
 
 /** Decides whether a hello is good: returns the state that it may use, or throws StoreError. */
 type AuthenticateHello = (hello: Header) => StoreState;

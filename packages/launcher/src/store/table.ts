@@ -23,7 +23,7 @@ export class StoreTable {
       throw limitError(`total of ${total} bytes`, `${STORE_LIMITS.total} bytes; delete keys that are no longer used`);
     if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
       throw limitError(
-        `key number ${STORE_LIMITS.keys + 1}`,
+        `total of ${STORE_LIMITS.keys + 1} keys`,
         `${STORE_LIMITS.keys} keys; delete keys that are no longer used`,
       );
     this.#values.set(key, Buffer.from(value));
@@ -38,7 +38,7 @@ export class StoreTable {
     const sum = Number(before) + delta;
     if (!/^-?\d+$/.test(before) || !Number.isSafeInteger(sum))
       throw createRequestError(
-        `add: "${key}" holds ${JSON.stringify(before.slice(0, 40))}, to which ${delta} cannot be added`,
+        `add: cannot add ${delta} to the value ${JSON.stringify(before.slice(0, 40))} of "${key}"`,
       );
     this.set(key, Buffer.from(String(sum)));
     return sum;

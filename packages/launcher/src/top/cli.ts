@@ -61,7 +61,7 @@ async function untilWorld(observer: Observer, { id }: RunningJob, once: boolean)
   for (let waited = 0; observer.worlds.length === 0 && observer.isConnected; waited += POLL_MS) {
     if (once && waited >= CONNECT_TIMEOUT_MS)
       throw new RendezvousError(
-        `timed out after ${CONNECT_TIMEOUT_MS / 1000} s: no ranks of job ${id} have connected; a job of one rank connects none`,
+        `timed out after ${CONNECT_TIMEOUT_MS / 1000} s: no ranks of job ${id} have connected; a job with one rank does not connect`,
       );
     await delay(POLL_MS);
   }

@@ -28,7 +28,7 @@ export function runningJobs(): readonly RunningJob[] {
  * only one there is. Throws UsageError that lists what runs.
  */
 export function findJob(given: string | undefined, jobs: readonly RunningJob[] = runningJobs()): RunningJob {
-  if (given === undefined) return theOnly(jobs, "expected the id of a job", "none");
+  if (given === undefined) return theOnly(jobs, "expected a run id", "none");
   const kind = kindOf(given);
   if (kind === "socket") {
     const socket = resolve(given);
@@ -54,7 +54,7 @@ function theOnly(
   const running =
     ids.length === 0
       ? "no mosaic-run job of this user is running on this host; for another user's job, pass the agent's socket"
-      : `running: ${ids.join(", ")}`;
+      : `running jobs: ${ids.join(", ")}`;
   throw new UsageError(`${expected}, received ${received}; ${running}`);
 }
 

@@ -11,14 +11,14 @@ export const MOSAIC_TOP: CommandSpec = {
   name: "mosaic-top",
   hints: {},
   options: [
-    { name: "interval", kind: "value", value: "TIME", default: "1s", helpText: "between samples" },
-    { name: "once", kind: "flag", helpText: "one sample, over one interval" },
-    { name: "json", kind: "flag", helpText: "one JSON object a sample" },
+    { name: "interval", kind: "value", value: "TIME", default: "1s", helpText: "time between samples" },
+    { name: "once", kind: "flag", helpText: "print one sample of one interval and exit" },
+    { name: "json", kind: "flag", helpText: "print one JSON object per sample" },
     {
       name: "prometheus",
       kind: "value",
       value: "PORT",
-      helpText: "serve http://127.0.0.1:PORT/metrics and print no samples; 0: any free port",
+      helpText: "serve samples at http://127.0.0.1:PORT/metrics instead of printing them; 0: any free port",
     },
     COLOR_OPTION,
     { name: "help", kind: "flag", shortName: "h", helpText: "show this help" },
@@ -67,13 +67,13 @@ function sourcesOf(given: ReadonlyMap<string, RawValue>): ReadonlyMap<string, So
 function topHelp(): string {
   return `Usage: mosaic-top [job] [options]
 
-Shows what the ranks of a running job do: position, step time, waiting share, bytes per second, memory, and the slowest rank.
-The job is a run id or the begin of one, its log directory, or the socket of its control-plane agent; without it the one
-job of this user on this host.
+Shows the activity of each rank in a running job: position, step time, waiting share, bytes per second and memory, and the
+slowest rank. The job is specified by its run id or a prefix of the run id, its log directory, or the socket of its
+control-plane agent; the default is the only job of this user on this host.
 
 ${optionRows(MOSAIC_TOP.options)}
 
-TIME is 500ms, 30s, 2m or 1h; a number without a unit is seconds.
-Exit code: 0 once the job has ended, 2 usage or no such job, 75 nothing to connect to or the port is taken.
+TIME is 500ms, 30s, 2m or 1h; a number without a unit is in seconds.
+Exit code: 0 after the job has ended, 2 usage error or unknown job, 75 connection failed or port in use.
 `;
 }

@@ -14,12 +14,16 @@ interface Metric {
 const seconds = (ms: number | null): number | null => (ms === null ? null : ms / 1000);
 
 const METRICS: readonly Metric[] = [
-  { name: "steps", help: "Steps that the rank has marked.", value: ({ steps }) => steps },
-  { name: "step_seconds", help: "Time of a step, the mean of the last interval.", value: (r) => seconds(r.stepMs) },
-  { name: "since_step_seconds", help: "Time since the last step ended.", value: (r) => seconds(r.sinceStepMs) },
+  { name: "steps", help: "Number of steps marked by the rank.", value: ({ steps }) => steps },
+  { name: "step_seconds", help: "Mean step time in the last interval, in seconds.", value: (r) => seconds(r.stepMs) },
+  {
+    name: "since_step_seconds",
+    help: "Time since the end of the last step, in seconds.",
+    value: (r) => seconds(r.sinceStepMs),
+  },
   {
     name: "waiting_ratio",
-    help: "Share of the time for which the device waits for collectives.",
+    help: "Fraction of time that the device waits for collectives.",
     value: (r) => r.waitingShare,
   },
   {
@@ -32,10 +36,14 @@ const METRICS: readonly Metric[] = [
     help: "Collective payload received, in bytes per second.",
     value: (r) => r.receivedBytesPerSecond,
   },
-  { name: "resident_bytes", help: "Memory of the process.", value: (r) => r.residentBytes },
-  { name: "device_bytes", help: "Device memory that the allocator holds.", value: (r) => r.deviceBytes },
-  { name: "device_peak_bytes", help: "The most device memory that was allocated.", value: (r) => r.devicePeakBytes },
-  { name: "up", help: "1 if the rank is reachable, else 0.", value: ({ activity }) => Number(!GONE.has(activity)) },
+  { name: "resident_bytes", help: "Resident memory of the process, in bytes.", value: (r) => r.residentBytes },
+  { name: "device_bytes", help: "Device memory held by the allocator, in bytes.", value: (r) => r.deviceBytes },
+  { name: "device_peak_bytes", help: "Peak device memory allocated, in bytes.", value: (r) => r.devicePeakBytes },
+  {
+    name: "up",
+    help: "1 if the rank is reachable, 0 otherwise.",
+    value: ({ activity }) => Number(!GONE.has(activity)),
+  },
 ];
 
 const GONE: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
@@ -57,7 +65,7 @@ export function prometheusText(job: string, worlds: readonly WorldSample[]): str
   });
   const slowest = worlds.map((world) => `mosaic_slowest_rank{${labelsOf(world)}} ${world.slowestRank ?? -1}`);
   const about = [
-    "# HELP mosaic_slowest_rank The rank that the others wait for; -1: none.",
+    "# HELP mosaic_slowest_rank Rank that the other ranks wait for; -1 if there is none.",
     "# TYPE mosaic_slowest_rank gauge",
   ];
   return `${[...perRank, ...about, ...slowest].join("\n")}\n`;

@@ -82,16 +82,18 @@ describe("a frame that is none", () => {
       copy.writeUInt32LE(value, at);
       return copy;
     };
-    expect(() => decode(with32(5, 2 ** 31))).toThrow(/expected a list within its frame, received one of \d+ elements/);
-    expect(() => decode(with32(13, LIMITS.ranks + 1))).toThrow(/received \d+ ranks from/);
+    expect(() => decode(with32(5, 2 ** 31))).toThrow(
+      /expected a list that fits in its frame, received a list of \d+ elements/,
+    );
+    expect(() => decode(with32(13, LIMITS.ranks + 1))).toThrow(/received \d+ ranks starting at rank/);
     expect(() => decode(with32(13, 0))).toThrow(/received 0 ranks/);
     expect(() => decode(Buffer.concat([cancelJoin, Buffer.of(0)]))).toThrow(
-      /expected a cancelJoin frame to end after its fields, received 1 more bytes/,
+      /expected the end of the cancelJoin frame after its last field, received 1 more bytes/,
     );
     expect(() => decode(Buffer.of(99))).toThrow(/expected a known frame type, received 99/);
     const endless = new FrameReader();
     endless.push(Buffer.of(0xff, 0xff, 0xff, 0xff));
-    expect(() => endless.next()).toThrow(/expected a frame of at most 4096 bytes/);
+    expect(() => endless.next()).toThrow(/expected a frame of 1 to 4096 bytes/);
   });
 
   it("is not written: long texts are cut", () => {

@@ -81,7 +81,7 @@ describe("TLS with a pre-shared key", () => {
     await once(http, "listening");
     onTestFinished(() => void http.close());
     await expect(connectTls(`127.0.0.1:${listeningPort(http)}`, options(secret))).rejects.toThrow(
-      /the TLS handshake failed .*; does another program listen there/,
+      /the TLS handshake failed .*; check that the same version of Mosaic is listening/,
     );
   });
 

@@ -76,8 +76,8 @@ done_with "srun: -n 2 of mosaic-run on three nodes"
 exits 0 srun -N2 -n 3 --kill-on-bad-exit=0 npx mosaic-run "$program"
 count out "attempt 0 start 0: 0 3 0 2 0 2 10.77.0.10" 1; count out "attempt 0 start 0: 1 3 1 2 0 2 10.77.0.10" 1
 count out "attempt 0 start 0: 2 3 0 1 1 2 10.77.0.10" 1
-count out "npx is between srun and this process" 2
-count out "another task of this node starts the ranks" 1
+count out "npx, started by srun, may not forward" 2
+count out "another task on this node starts the ranks" 1
 done_with "srun: several tasks on a node are its ranks, started by one of them"
 
 options=(-N3)
@@ -184,11 +184,11 @@ for i in 2 3; do count out "SLURM: rank $i of 4, 0 of 1: 10" 1; done
 done_with "srun starts a program of four ranks on three nodes, over UCX"
 
 exits 1 env -u MOSAIC_TOKEN_FILE srun -N2 node "$foreign" ucx
-count out "OptionError: connect: ranks on several hosts: expected a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names" 2
+count out "OptionError: connect: ranks on several hosts: expected the same secret on all hosts, in the file specified by MOSAIC_TOKEN_FILE" 2
 exits 1 srun -N2 env RANK=0 WORLD_SIZE=1 node "$foreign" ucx
 count out "OptionError: environment variables RANK and WORLD_SIZE: expected SLURM_PROCID" 2
 exits 1 srun -N2 env MASTER_ADDR=10.77.0.254 MASTER_PORT=29500 node "$foreign" ucx
-expect out "MASTER_ADDR 10.77.0.254: 10.77.0.254 is not an address of this host, where rank 0 is" "cannot reach its parent through the root at 10.77.0.254:29500"
+expect out "MASTER_ADDR 10.77.0.254: 10.77.0.254 is not an address of this host, which runs rank 0" "cannot reach its parent agent through the root agent at 10.77.0.254:29500"
 done_with "srun: no secret, contradicting variables, and another host's address are errors that name them"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -34,7 +34,7 @@ export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSp
   if (!Number.isSafeInteger(step) || step < 0) {
     throw new OptionError({
       where: "denseToSparse",
-      expected: "a step, an integer ≥ 0",
+      expected: "an integer step ≥ 0",
       received: formatValue(step),
     });
   }

@@ -150,10 +150,7 @@ export function architectureOf(path: string, json: Json): Architecture {
       where: `${path}: model_type`,
       expected: `one of ${Object.keys(architectures).join(", ")}`,
       received: formatValue(type),
-      remedy:
-        type === "gemma3"
-          ? "of Gemma 3, only folders of the text model are supported"
-          : "such a model is not supported",
+      remedy: type === "gemma3" ? "for Gemma 3, only text models are supported" : "this model type is not supported",
     });
   }
   if (json.use_bidirectional_attention) {

@@ -80,9 +80,9 @@ export interface ModelConfig {
  * @throws FileError for another architecture, a field that is missing or of another kind, and what is not supported.
  */
 export function parseConfig(path: string, json: unknown): ModelConfig {
-  expectValue("parseConfig: path", typeof path === "string", "the path of the file, for messages", path);
+  expectValue("parseConfig: path", typeof path === "string", "the path of the file, used in messages", path);
   if (!isJson(json)) {
-    throw new FileError({ where: path, expected: "the object of a config.json", received: formatValue(json) });
+    throw new FileError({ where: path, expected: "the JSON object of config.json", received: formatValue(json) });
   }
   const fields = new Fields(path, json);
   const architecture = architectureOf(path, json);
@@ -149,7 +149,7 @@ export function parseTokenIds(where: string, value: unknown): readonly number[] 
   const ids: readonly unknown[] = Array.isArray(value) ? value : value === undefined || value === null ? [] : [value];
   const isId = (id: unknown): id is number => Number.isSafeInteger(id) && (id as number) >= 0;
   if (ids.every(isId)) return ids;
-  throw new FileError({ where, expected: "a token id, an array of them, or null", received: formatValue(value) });
+  throw new FileError({ where, expected: "a token id, an array of token ids, or null", received: formatValue(value) });
 }
 
 /** Reads and parses a JSON file of a folder; undefined if it is not there and need not be. */
@@ -169,7 +169,7 @@ export async function readText(folder: string, name: string, isOptional = false)
     throw new FileError(
       {
         where: path,
-        expected: "a file of a Hugging Face folder",
+        expected: "a file of a Hugging Face model folder",
         received: "no such file",
         remedy: "download all files of the folder",
       },

@@ -31,7 +31,11 @@ export class Fields {
   #read(name: string, kind: keyof typeof kinds, fallback: unknown): unknown {
     const value = this.#json[name] ?? fallback;
     if (value === null || (value !== undefined && kinds[kind](value))) return value;
-    throw this.error(name, kind, value === undefined ? "its model type must have the field" : "correct the file");
+    throw this.error(
+      name,
+      kind,
+      value === undefined ? "add the field: this model type requires it" : "correct the file",
+    );
   }
 
   /** What to throw for a field. */
@@ -86,6 +90,6 @@ export class Fields {
   oneOf<V extends string>(name: string, values: readonly V[], fallback: V): V {
     const value = this.string(name, fallback);
     if ((values as readonly string[]).includes(value)) return value as V;
-    throw this.error(name, `one of ${values.join(", ")}`, "such a model is not supported");
+    throw this.error(name, `one of ${values.join(", ")}`, "other values are not supported");
   }
 }

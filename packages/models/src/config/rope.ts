@@ -71,6 +71,10 @@ function parseScaling(where: string, json: Json, maxLength: number): RopeScaling
         truncate: fields.boolean("truncate", true),
       });
     default:
-      throw fields.error("rope_type", "one of default, linear, dynamic, yarn, llama3", "others are not supported");
+      throw fields.error(
+        "rope_type",
+        "one of default, linear, dynamic, yarn, llama3",
+        "other RoPE types are not supported",
+      );
   }
 }

@@ -93,16 +93,16 @@ export class BatchScheduler implements Disposable {
     const where = "BatchScheduler.generate";
     this.#assertRankZero(where);
     if (this.#isStopping || this.#state === "ended") {
-      throw new ClosedError({ where, expected: "a scheduler in use", received: "one that was stopped" });
+      throw new ClosedError({ where, expected: "an open scheduler", received: "a stopped scheduler" });
     }
     const { prompt, maxNewTokens } = resolveBatched(this.#model, options);
     const tokens = prompt.length + maxNewTokens;
     if (tokens > this.maxTokens) {
       throw new OutOfMemoryError({
         where,
-        expected: `a text of at most ${this.maxTokens} tokens, for which there is memory`,
+        expected: `a sequence of at most ${this.maxTokens} tokens, the capacity of the scheduler`,
         received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
-        remedy: "shorten the text, or create the scheduler with a larger maxTokens",
+        remedy: "shorten the prompt, lower maxNewTokens, or create the scheduler with a larger maxTokens",
       });
     }
     const { prompt: _, messages: __, ...others } = options;
@@ -127,7 +127,7 @@ export class BatchScheduler implements Disposable {
   async run(): Promise<void> {
     if (this.#state !== "new") {
       const received = `a scheduler that is ${this.#state}`;
-      throw new OptionError({ where: "BatchScheduler.run", expected: "one call", received });
+      throw new OptionError({ where: "BatchScheduler.run", expected: "a scheduler that has not run", received });
     }
     this.#state = "running";
     let failure: unknown;
@@ -213,8 +213,8 @@ export class BatchScheduler implements Disposable {
   #assertRankZero(where: string): void {
     const { rank } = this.#model.ctx;
     if (rank === 0) return;
-    const remedy = "call it on rank 0 only; the other ranks call only run()";
-    throw new OptionError({ where, expected: "a call on rank 0", received: `one on rank ${rank}`, remedy });
+    const remedy = "call this method on rank 0 only; on all other ranks, call only run()";
+    throw new OptionError({ where, expected: "a call on rank 0", received: `a call on rank ${rank}`, remedy });
   }
 
   /** Gives the memory back in stream order. Idempotent. */

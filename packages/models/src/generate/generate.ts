@@ -71,7 +71,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   if (maxNewTokens > left) {
     throw new OptionError({
       where: `${where}: maxNewTokens`,
-      expected: `at most ${config.maxLength} tokens in all, the model's max_position_embeddings`,
+      expected: `at most ${config.maxLength} tokens in total, the model's max_position_embeddings`,
       received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
       remedy: "shorten the prompt, or generate fewer tokens",
     });
@@ -81,9 +81,9 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
     throw new OutOfMemoryError({
       where: `${where}: cache`,
-      expected: `memory for ${prompt.length + maxNewTokens} tokens`,
-      received: `${cache.freeTokens} free`,
-      remedy: "create it with a larger maxTokens, or wait for other generations to end",
+      expected: `free memory for ${prompt.length + maxNewTokens} tokens`,
+      received: `free memory for ${cache.freeTokens} tokens`,
+      remedy: "create the cache with a larger maxTokens, or wait until other generations finish",
     });
   }
   return {
@@ -105,7 +105,7 @@ function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: Pars
   if (given.length !== 1) {
     throw new OptionError({
       where,
-      expected: "one of prompt, messages and tokens",
+      expected: "exactly one of prompt, messages and tokens",
       received: given.map(([name]) => name).join(" and ") || "none",
     });
   }
@@ -121,7 +121,7 @@ function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: Pars
   if (ids.length > 0 && unknown === undefined) return ids;
   throw new OptionError({
     where: `${where}: ${given[0]![0]}`,
-    expected: `at least one token, each below ${vocabSize}, the model's vocabulary`,
+    expected: `at least one token, each below ${vocabSize}, the vocabulary size of the model`,
     received: unknown === undefined ? "none" : formatValue(unknown),
     remedy: "use the tokenizer of this model",
   });

@@ -75,7 +75,7 @@ export class GenerationBatch implements Disposable {
 
   constructor(model: GenerativeModel, options: GenerationBatchOptions) {
     const isModel = Array.isArray(model?.config?.layers) && typeof model.project === "function";
-    expectValue("GenerationBatch: model", isModel, "a CausalLM, as loadModel returns it", model);
+    expectValue("GenerationBatch: model", isModel, "a CausalLM returned by loadModel", model);
     checkContext("GenerationBatch", model.ctx);
     this.#model = model;
     this.#cache = new GenerationCache(model, generationBatchOptions.parse(options));
@@ -117,9 +117,9 @@ export class GenerationBatch implements Disposable {
     if (!this.hasRoomFor(tokens)) {
       throw new OutOfMemoryError({
         where: "GenerationBatch.add",
-        expected: `room for a text of ${tokens} tokens`,
+        expected: `capacity for a sequence of ${tokens} tokens`,
         received: `${this.size} of ${this.maxSequences} sequences in use, ${this.#freeBlocks * this.#cache.blockSize} of ${this.maxTokens} cache tokens free`,
-        remedy: "wait until other sequences end, or create the batch with a larger maxTokens or maxSequences",
+        remedy: "wait until other sequences finish, or create the batch with a larger maxTokens or maxSequences",
       });
     }
     const id = this.#nextId++;
@@ -224,7 +224,7 @@ export class GenerationBatch implements Disposable {
     throw new OptionError({
       where,
       expected: "a call between steps",
-      received: "one during a step",
+      received: "a call during a step",
       remedy: "await step() first",
     });
   }
@@ -246,7 +246,7 @@ export function resolveBatched(model: GenerativeModel, options: Omit<GenerateOpt
   if (plan.cache === undefined) return plan;
   throw new OptionError({
     where: "GenerationBatch: cache",
-    expected: "none, as the batch has one",
+    expected: "no cache option, because the batch has its own cache",
     received: "a GenerationCache",
   });
 }

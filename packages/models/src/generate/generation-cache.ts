@@ -68,7 +68,7 @@ export class GenerationCache implements Disposable {
 
   constructor(model: CachedModel, options: GenerationCacheOptions) {
     const isModel = Array.isArray(model?.config?.layers) && typeof model.settings === "object";
-    expectValue("GenerationCache: model", isModel, "a CausalLM, as loadModel returns it", model);
+    expectValue("GenerationCache: model", isModel, "a CausalLM returned by loadModel", model);
     checkContext("GenerationCache", model.ctx);
     const parsed = generationCacheOptions.parse(options);
     const { blockSize, dtype } = parsed;

@@ -63,7 +63,7 @@ function argmax(logits: Float32Array): number {
 function nanError(token: number): MosaicError {
   return new MosaicError({
     where: "generate",
-    expected: "logits that are numbers",
+    expected: "logits without NaN",
     received: `NaN for token ${token}`,
     remedy: "check the weights, or use bfloat16: float16 overflows in some models",
   });

@@ -41,5 +41,9 @@ export async function loadTokenizer(folder: string): Promise<Tokenizer> {
   checkFolder("loadTokenizer", folder);
   const tokenizer = await readTokenizer(folder);
   if (tokenizer) return tokenizer;
-  throw new FileError({ where: folder, expected: "a folder with tokenizer.json", received: "one without it" });
+  throw new FileError({
+    where: folder,
+    expected: "a folder with tokenizer.json",
+    received: "a folder without tokenizer.json",
+  });
 }

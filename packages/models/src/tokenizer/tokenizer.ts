@@ -81,8 +81,8 @@ export class Tokenizer {
 
   constructor(path: string, files: TokenizerFiles) {
     const areFiles = isJson(files) && isJson(files.tokenizer) && isJson(files.config);
-    expectValue("Tokenizer", areFiles, "{ tokenizer, config }, the JSON of both files", files);
-    expectValue("Tokenizer: path", typeof path === "string", "the path of tokenizer.json, for messages", path);
+    expectValue("Tokenizer", areFiles, "{ tokenizer, config } with the parsed JSON of both files", files);
+    expectValue("Tokenizer: path", typeof path === "string", "the path of tokenizer.json, used in messages", path);
     this.#path = path;
     this.#templateText = files.chatTemplate ?? defaultTemplate(files.config.chat_template);
     this.#specialTokens = specialTokensOf(files.config);
@@ -127,9 +127,9 @@ export class Tokenizer {
     if (unknown !== undefined) {
       throw new OptionError({
         where: "Tokenizer.decode",
-        expected: `ids of the vocabulary, below ${this.vocabSize()}`,
+        expected: `token ids of the vocabulary, below ${this.vocabSize()}`,
         received: String(unknown),
-        remedy: "use the tokenizer of the model that generated them",
+        remedy: "use the tokenizer of the model that generated the ids",
       });
     }
     if (ids.length === 0) return "";
@@ -161,7 +161,7 @@ export class Tokenizer {
       });
     } catch (cause) {
       const received = (cause as Error).message;
-      throw new OptionError({ where, expected: "messages that the chat template takes", received }, { cause });
+      throw new OptionError({ where, expected: "messages that the chat template accepts", received }, { cause });
     }
   }
 

@@ -64,8 +64,8 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
   if (isFailed) {
     throw new MosaicError({
       where: `saveModel, rank ${ctx.rank}`,
-      expected: "rank 0 to write the folder",
-      received: "its failure",
+      expected: "success of rank 0, which writes the folder",
+      received: "a failure of rank 0",
     });
   }
 }
@@ -92,8 +92,8 @@ function savedTensors(model: SavedModel): SavedTensor[] {
     throw new StateDictError({
       where: "saveModel",
       expected: `a parameter "${missing.parameter}"`,
-      received: "none, as a layer of the model was replaced",
-      remedy: "save before addLoRA, or put the merged layers back",
+      received: "none, because a layer of the model was replaced",
+      remedy: "save before addLoRA, or restore the merged layers",
     });
   }
   return noGrad(() =>

@@ -67,7 +67,8 @@ async function openShard(folder: string, name: string): Promise<SafetensorsReade
       {
         where: join(folder, name),
         expected: "weights in safetensors format",
-        received: found.length > 0 ? `no such file beside ${found.slice(0, 4).join(", ")}` : "no such file",
+        received:
+          found.length > 0 ? `no such file; the folder contains ${found.slice(0, 4).join(", ")}` : "no such file",
         remedy: found.some((each) => each.endsWith(".bin"))
           ? "convert the weights to safetensors"
           : "download all files",
@@ -88,7 +89,7 @@ function checkIndex(
     if (fileOf.get(name)?.path === path) continue;
     throw new FileError({
       where: path,
-      expected: `tensor "${name}", as ${indexName} states`,
+      expected: `tensor "${name}", as specified by ${indexName}`,
       received: fileOf.has(name) ? `the tensor in ${fileOf.get(name)!.path}` : "no such tensor",
       remedy: "download the folder again; nothing was loaded",
     });
@@ -116,8 +117,8 @@ function checkWeights(
     const found = fileOf.get(name)?.tensors.get(name);
     if (!found) return [];
     if (!sameShape(found.shape, shape))
-      return [`"${name}" ${formatShape(found.shape)} instead of ${formatShape(shape)}`];
-    return floats.has(found.format) ? [] : [`"${name}" of ${found.format}, which are no weights but quantized ones`];
+      return [`"${name}" has shape ${formatShape(found.shape)} instead of ${formatShape(shape)}`];
+    return floats.has(found.format) ? [] : [`"${name}" has the quantized format ${found.format}`];
   });
   const faults = [...misshapen, ...missing, ...unexpected];
   if (faults.length === 0) return;

@@ -170,9 +170,9 @@ function checkCount(count: number, length: number): void {
   if (count <= length) return;
   throw new ShapeError({
     where: "KvCache: attend",
-    expected: `q of at most ${length} tokens, those of the sequence`,
+    expected: `q with at most ${length} tokens, the length of the sequence`,
     received: String(count),
-    remedy: "append their keys and values first",
+    remedy: "append the keys and values of these tokens first",
   });
 }
 
@@ -190,7 +190,7 @@ function checkSlice(
   if (isCausal && isWithin) return;
   throw new OptionError({
     where: "KvCache: mask",
-    expected: isCausal ? `one within the cache's sliding window of ${slidingWindow}` : "a causal one",
+    expected: isCausal ? `a mask within the cache's sliding window of ${slidingWindow} tokens` : "a causal mask",
     received: formatValue(mask.name),
     remedy: isCausal ? `use masks.slidingWindow(${slidingWindow})` : "use masks.causal() or masks.slidingWindow(size)",
   });

@@ -123,7 +123,7 @@ export class BlockTable {
     if (this.#dropped > 0 && length - slidingWindow + 1 < this.firstKept) {
       throw new OptionError({
         where: "KvCache: truncate",
-        expected: `at least ${this.firstKept + slidingWindow - 1}, as the sliding window has dropped the tokens before ${this.firstKept}`,
+        expected: `a length of at least ${this.firstKept + slidingWindow - 1}, because the sliding window has dropped the tokens before position ${this.firstKept}`,
         received: String(length),
       });
     }
@@ -199,7 +199,7 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
     throw new OutOfMemoryError({
       where: "KvCache: append",
       expected: `${needed} free blocks of ${blockSize} tokens`,
-      received: `${pool.free} of ${pool.ranks * pool.blocksPerRank}`,
+      received: `${pool.free} of ${pool.ranks * pool.blocksPerRank} blocks free`,
       remedy: "dispose or truncate sequences, or raise maxTokens; the cache is unchanged",
     });
   }

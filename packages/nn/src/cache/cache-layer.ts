@@ -168,9 +168,9 @@ export class KvCacheLayer implements AttentionCache {
     }
     throw new OptionError({
       where,
-      expected: "no `lengths` where new tokens are sharded",
+      expected: "no `lengths` with sharded new tokens",
       received: `lengths [${this.#lengths.join(",")}]`,
-      remedy: "pass sequences of different lengths one by one, or pass them whole, without `sharded`",
+      remedy: "pass sequences of different lengths one at a time, or pass whole sequences without `sharded`",
     });
   }
 
@@ -185,7 +185,7 @@ export class KvCacheLayer implements AttentionCache {
     if (!isGradEnabled() || !tensors.some((x) => x.requiresGrad)) return;
     throw new AutogradError({
       where,
-      expected: "a call within noGrad(), as a cache is for inference",
+      expected: "a call within noGrad(), because the cache supports inference only",
       received: "a tensor that requires a gradient",
       remedy: "wrap the forward in noGrad(() => …)",
     });
@@ -201,7 +201,7 @@ export class KvCacheLayer implements AttentionCache {
     if (fits) return rows;
     throw new ShapeError({
       where,
-      expected: `k [${batch},${numKvHeads},T,${headSize}] and v [${batch},${numKvHeads},T,${valueHeadSize}], a batch element for each sequence`,
+      expected: `k [${batch},${numKvHeads},T,${headSize}] and v [${batch},${numKvHeads},T,${valueHeadSize}], one batch element per sequence`,
       received: `${formatShape(k.shape)} and ${formatShape(v.shape)}`,
     });
   }
@@ -212,14 +212,14 @@ export class KvCacheLayer implements AttentionCache {
     if (batch !== this.#tables.length || heads % numKvHeads !== 0 || size !== headSize) {
       throw new ShapeError({
         where,
-        expected: `q [${this.#tables.length},H,T,${headSize}], H a multiple of ${numKvHeads}, a batch element for each sequence`,
+        expected: `q [${this.#tables.length},H,T,${headSize}], H a multiple of ${numKvHeads}, one batch element per sequence`,
         received: formatShape(q.shape),
       });
     }
     if (!sinks || (sinks.rank === 1 && sinks.shape[0] === heads)) return;
     throw new ShapeError({
       where: `${where}: sinks`,
-      expected: `[${heads}], one for each head`,
+      expected: `shape [${heads}], one logit per query head`,
       received: formatShape(sinks.shape),
     });
   }
@@ -231,7 +231,7 @@ export class KvCacheLayer implements AttentionCache {
     if (sample < 0) return lengths;
     throw new ShapeError({
       where: `${where}: lengths[${sample}]`,
-      expected: `at most ${rows}, the new tokens that the batch is padded to`,
+      expected: `at most ${rows}, the padded number of new tokens`,
       received: String(lengths[sample]),
     });
   }

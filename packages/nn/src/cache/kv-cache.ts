@@ -138,13 +138,13 @@ export class KvCache implements Disposable {
     expectValue(where, Array.isArray(sequences), "an array of sequences from createSequence()", sequences);
     const tables = sequences.map((sequence) => tableOf(where, sequence));
     const isOwn = tables.every(({ cache }) => cache === this.#memory);
-    expectValue(where, isOwn, "sequences of this cache", sequences);
+    expectValue(where, isOwn, "sequences created by this cache", sequences);
     if (new Set(tables).size === tables.length) return tables;
     throw new OptionError({
       where,
-      expected: "each sequence once",
-      received: "one of them twice",
-      remedy: "call fork() on it",
+      expected: "distinct sequences",
+      received: "a duplicate sequence",
+      remedy: "call fork() to copy a sequence",
     });
   }
 

@@ -84,8 +84,8 @@ function checkShards(
   if (layout.axes.length !== 1 || layout.axes[0] !== axis) {
     throw new OptionError({
       where,
-      expected: `new tokens that are cut along the cache's axis, ${axis ?? "null"}`,
-      received: `cut along [${layout.axes.join(", ")}]`,
+      expected: `new tokens sharded along the cache's axis, ${axis ?? "null"}`,
+      received: `new tokens sharded along [${layout.axes.join(", ")}]`,
       remedy: "create the cache with the axis of the module's backend, or pass the whole sequence without `sharded`",
     });
   }

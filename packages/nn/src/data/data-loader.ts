@@ -40,7 +40,7 @@ export const dataLoaderOptions = defineOptions("DataLoader", {
    */
   placement: option.either(
     option.placement(),
-    option.custom("a function from a mask to a placement", option.isFunction<PlacementFunction>),
+    option.custom("a function that maps a mask to a placement", option.isFunction<PlacementFunction>),
     { default: "contiguous" },
   ),
   /** Mesh axes along which rows are cut, outermost first. Default: all but "dp". */
@@ -129,7 +129,7 @@ export class DataLoader {
     if (batchSize % dp !== 0) {
       throw new OptionError({
         where: "DataLoader: batchSize",
-        expected: `a multiple of ${dp}, the ranks along "dp"`,
+        expected: `a multiple of ${dp}, the number of ranks along "dp"`,
         received: String(batchSize),
       });
     }
@@ -142,7 +142,7 @@ export class DataLoader {
     if (this.batchesPerEpoch > 0) return;
     throw new OptionError({
       where: "DataLoader",
-      expected: `at least ${batchSize * rowLength + 1} tokens, one batch`,
+      expected: `at least ${batchSize * rowLength + 1} tokens for one batch`,
       received: String(source.length),
       remedy: "lower batchSize or rowLength",
     });
@@ -235,9 +235,9 @@ export class DataLoader {
         differing.map((name) => `${name} ${String(of[name])}`).join(", ");
       throw new OptionError({
         where: "DataLoader.load",
-        expected: shown(rest) || `an epoch, and an index of at most ${this.batchesPerEpoch} batches`,
+        expected: shown(rest) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
         received: shown(given) || `epoch ${String(given.epoch)}, index ${String(given.index)}`,
-        remedy: "create the loader with the tokens and options of the one that was saved",
+        remedy: "create the loader with the tokens and options of the saved loader",
       });
     }
     this.#epoch = given.epoch!;

@@ -87,7 +87,7 @@ function lowerBound(ascending: readonly number[], value: number): number {
 
 function checkSpan(where: string, { start, count }: { start: number; count: number }, length: number): void {
   const fits = Number.isSafeInteger(start) && Number.isSafeInteger(count) && start >= 0 && count >= 0;
-  expectValue(where, fits && start + count <= length, `a stretch of the ${length} tokens`, [start, count]);
+  expectValue(where, fits && start + count <= length, `[start, count] within the ${length} tokens`, [start, count]);
 }
 
 export const tokenFileOptions = defineOptions("tokenFile", {
@@ -153,7 +153,7 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
 function readFully(file: number, buffer: Buffer, position: number): void {
   for (let done = 0; done < buffer.length; ) {
     const count = readSync(file, buffer, done, buffer.length - done, position + done);
-    expectValue("tokenFile", count > 0, `${buffer.length} bytes at ${position}`, done);
+    expectValue("tokenFile", count > 0, `${buffer.length} bytes at offset ${position}`, done);
     done += count;
   }
 }

@@ -86,7 +86,7 @@ function sequenceSpans(
   if (spansLength(spans) === rows) return { length, spans };
   throw new ShapeError({
     where: `rank ${ctx.rank}`,
-    expected: `${spansLength(spans)} rows, this rank's shard of ${length} over ${shards} shards`,
+    expected: `${spansLength(spans)} rows, this rank's shard of ${length} rows in ${shards} shards`,
     received: String(rows),
     remedy: "pass sequenceLength, and the axes and placement that the tensor was sharded with",
   });

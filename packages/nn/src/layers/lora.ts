@@ -142,8 +142,8 @@ export class LoRA extends Module {
     if (this.training) {
       throw new MosaicError({
         where: "LoRA.forward",
-        expected: "adapters that are not merged, to train them",
-        received: "merged ones: they would have no gradient",
+        expected: "unmerged adapters for training",
+        received: "merged adapters, which receive no gradient",
         remedy: "call unmerge() before training, or eval() for inference",
       });
     }
@@ -217,7 +217,7 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
     const paths = layers.map(({ path }) => `"${path}"`).join(", ");
     throw new OptionError({
       where: "addLoRA: targets",
-      expected: `names of Linear layers, or suffixes of their paths, among ${paths === "" ? "none" : paths}`,
+      expected: `names of Linear layers, or suffixes of their paths (available: ${paths === "" ? "none" : paths})`,
       received: formatValue(target),
     });
   }

@@ -181,7 +181,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
         expected: `x [B,H,${length},${this.headDim}]`,
         received: formatShape(x.shape),
         ...(x.rank === 4 &&
-          x.shape[3] !== this.headDim && { remedy: `pass new RotaryEmbedding(${x.shape[3]}), the head size` }),
+          x.shape[3] !== this.headDim && { remedy: `pass new RotaryEmbedding(${x.shape[3]}) for this head size` }),
       });
     }
     const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));

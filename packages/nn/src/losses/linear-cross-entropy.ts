@@ -243,8 +243,8 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
   }
   for (const each of [weight, ...(bias ? [bias] : [])]) {
     if (each.dtype === x.dtype) continue;
-    const remedy = "convert one of them with to(dtype)";
-    throw new DTypeError({ where, expected: `the same dtype, ${x.dtype}`, received: each.dtype, remedy });
+    const remedy = "convert one operand with to(dtype)";
+    throw new DTypeError({ where, expected: `operands of the same dtype, ${x.dtype}`, received: each.dtype, remedy });
   }
   return { weight, bias };
 }

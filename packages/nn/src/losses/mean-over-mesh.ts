@@ -39,7 +39,7 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
   if (weights && !sameShape(weights.shape, losses.shape)) {
     throw new ShapeError({
       where: "lossTerms",
-      expected: `weights ${formatShape(losses.shape)}, one for each loss`,
+      expected: `weights ${formatShape(losses.shape)}, one weight per loss`,
       received: formatShape(weights.shape),
     });
   }
@@ -118,7 +118,7 @@ export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {
       where: "meanOverMesh",
       expected: "a pair (sum, count) [2] float32",
       received: `${formatShape(terms.shape)} ${terms.dtype}`,
-      remedy: "create it with lossTerms, crossEntropyTerms or mseLossTerms",
+      remedy: "create the pair with lossTerms, crossEntropyTerms or mseLossTerms",
     });
   }
   return meanOverMeshOp([terms], ctx);

@@ -8,7 +8,7 @@ export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tenso
   if (!sameShape(prediction.shape, target.shape)) {
     throw new ShapeError({
       where: "mseLoss",
-      expected: `a target ${formatShape(prediction.shape)}, as the prediction`,
+      expected: `a target ${formatShape(prediction.shape)}, the shape of the prediction`,
       received: formatShape(target.shape),
     });
   }

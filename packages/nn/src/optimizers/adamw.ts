@@ -174,7 +174,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     throw new MosaicError({
       where: `ScheduleFreeAdamW.${name}`,
       expected: "an optimizer in training mode",
-      received: "evaluation mode, in which the parameters hold the average",
+      received: "an optimizer in evaluation mode, in which the parameters are averages",
       remedy: "call optimizer.train() first",
     });
   }

@@ -45,7 +45,7 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
       where: "clipGradNorm",
       expected: "gradients",
       received: "none",
-      remedy: "call it between backward and zeroGrad",
+      remedy: "call clipGradNorm between backward and zeroGrad",
     });
   }
   const { device } = first;

@@ -33,7 +33,7 @@ export const optimizerOptions = defineOptions("Optimizer", {
   /** Learning rate. Default: the optimizer's own. */
   lr: option.number({ min: 0, optional: true }),
   /** Factors on the learning rate by step. Default: 1 throughout. */
-  schedule: option.custom("a function from the step to a factor", option.isFunction<Schedule>, { optional: true }),
+  schedule: option.custom("a function that maps the step to a factor", option.isFunction<Schedule>, { optional: true }),
   /** Decoupled weight decay, per step and learning rate. Default: the optimizer's own. */
   weightDecay: option.number({ min: 0, optional: true }),
   /** Added to the root of the mean square. Default 1e-8. */
@@ -123,7 +123,7 @@ export abstract class Optimizer implements Disposable {
   ) {
     checkModule(kind, model);
     const parameters = model.parameters();
-    expectValue(kind, parameters.length > 0, "a model with parameters", model, "add layers by addChild");
+    expectValue(kind, parameters.length > 0, "a model with parameters", model, "register layers with addChild");
     for (const parameter of parameters) parameter.assertNotDisposed(kind);
     // Options beyond these are the subclass's.
     const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
@@ -160,7 +160,7 @@ export abstract class Optimizer implements Disposable {
     checkReduced(where, this.slots, this.#allowLocalGradients);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
-      const expected = "a finite learning rate, lr · schedule(step), ≥ 0";
+      const expected = "a finite learning rate lr · schedule(step) ≥ 0";
       throw new OptionError({ where, expected, received: formatValue(rate) });
     }
     this.#finiteness?.throwIfFailed();
@@ -255,7 +255,7 @@ export abstract class Optimizer implements Disposable {
       throw new StateDictError({ where, expected: "a state { kind, tensors, numbers }", received: formatValue(state) });
     }
     if (kind !== this.#kind) {
-      throw new StateDictError({ where, expected: `the state of ${this.#kind}`, received: `that of ${kind}` });
+      throw new StateDictError({ where, expected: `the state of ${this.#kind}`, received: `the state of ${kind}` });
     }
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
@@ -295,8 +295,8 @@ function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot,
   if (parameter === (shardOf(source)?.tensor ?? source)) return;
   throw new OptionError({
     where,
-    expected: "parameters sharded as they were when the optimizer was created",
-    received: "a model that was sharded later",
+    expected: "parameters with the same sharding as when the optimizer was created",
+    received: "a model that was sharded after the optimizer was created",
     remedy: "call fullyShard(ctx, model) before new AdamW(model)",
   });
 }
@@ -312,7 +312,7 @@ function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal
     throw new OptionError({
       where,
       expected: `gradients reduced over the ${replication!.ranks} ranks`,
-      received: `one of "${name}" that holds this rank's part only`,
+      received: `a gradient of "${name}" from this rank only`,
       remedy: `call reduceGradients(ctx, model) between backward() and step()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
     });
   }

@@ -61,7 +61,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
     if (begin !== covered) {
       throw new FileError({
         where: path,
-        expected: `tensor "${name}" to begin at byte ${covered}, where the one before it ends`,
+        expected: `tensor "${name}" to begin at byte ${covered}, the end of the previous tensor`,
         received: String(begin),
         remedy: "restore the file from a copy; nothing was loaded",
       });
@@ -71,7 +71,7 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
   if (covered === dataBytes) return { entries, metadata };
   throw new FileError({
     where: path,
-    expected: `${covered} bytes of tensors`,
+    expected: `${covered} bytes of tensor data`,
     received: String(dataBytes),
     remedy: "restore the file from a copy; nothing was loaded",
   });

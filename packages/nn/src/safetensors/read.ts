@@ -171,7 +171,7 @@ async function headerLength(path: string, file: ReadableFile, size: number): Pro
   throw new FileError({
     where: path,
     expected: "a safetensors file: an 8-byte header length, then a header that ends within the file",
-    received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size}`,
+    received: size < 8 ? `${size} bytes` : `a header of ${length} bytes in a file of ${size} bytes`,
     remedy: "pass a file in safetensors format, or restore it from a copy; nothing was loaded",
   });
 }
@@ -206,7 +206,7 @@ export async function readInto(
         where: "readSafetensors",
         expected: `a file of at least ${begin + bytes.length} bytes`,
         received: `${begin + done} bytes`,
-        remedy: "let no program write the file while it is read; nothing was loaded",
+        remedy: "do not modify the file while it is read; nothing was loaded",
       });
     done += bytesRead;
   }

@@ -77,7 +77,11 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   for (const [name, parameter] of model.namedParameters()) {
     parameter.assertNotDisposed("fullyShard");
     if (!shardOf(parameter)) continue;
-    throw new OptionError({ where: "fullyShard", expected: "a model that is not sharded", received: `"${name}" is` });
+    throw new OptionError({
+      where: "fullyShard",
+      expected: "a model that is not sharded",
+      received: `a sharded parameter "${name}"`,
+    });
   }
   const groups = groupByUnit(model, units);
   if (size === 1) return model;
@@ -113,8 +117,8 @@ function groupByUnit(model: Module, units: readonly Module[]): readonly UnitPara
     ) {
       throw new OptionError({
         where: `fullyShard: units[${i}]`,
-        expected: "a part of the model that is in no other unit",
-        received: `a ${module.constructor.name} with parameters that are none of the model's, or another unit's`,
+        expected: "a submodule of the model that belongs to no other unit",
+        received: `a ${module.constructor.name} with parameters outside the model or in another unit`,
       });
     }
     // What several units share belongs to the model, which holds it throughout.
@@ -210,7 +214,7 @@ function asyncUnitError(module: Module): MosaicError {
     where: "fullyShard",
     expected: "units with a synchronous forward",
     received: `a promise from ${module.constructor.name}.forward`,
-    remedy: "shard the modules within it",
+    remedy: "shard the submodules of this module instead",
   });
 }
 

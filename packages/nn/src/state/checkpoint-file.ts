@@ -23,7 +23,7 @@ export function parseStateMetadata(path: string, metadata: ReadonlyMap<string, s
     where: path,
     expected: "a checkpoint, version 1",
     received: stateMetadata ? `version ${String(stateMetadata.version)}` : "a safetensors file without training state",
-    remedy: "for weights alone, use model.loadStateDict((await readSafetensors(path)).tensors)",
+    remedy: "to load weights only, use model.loadStateDict((await readSafetensors(path)).tensors)",
   });
 }
 
@@ -66,7 +66,7 @@ export function checkJsonValue(where: string, value: unknown, within: readonly u
       where,
       expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
       received,
-      remedy: "convert or remove it",
+      remedy: "convert or remove the value",
     });
   };
   if (value === null || typeof value === "boolean" || typeof value === "string") return;
@@ -75,10 +75,10 @@ export function checkJsonValue(where: string, value: unknown, within: readonly u
   if (within.includes(value)) return fail("a circular reference");
   const deeper = [...within, value];
   const [symbol] = Object.getOwnPropertySymbols(value);
-  if (symbol !== undefined) return fail(`an object with ${String(symbol)}`);
+  if (symbol !== undefined) return fail(`an object with the key ${String(symbol)}`);
   if (Array.isArray(value)) {
     const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
-    if (extra !== undefined) return fail(`an array with "${extra}"`);
+    if (extra !== undefined) return fail(`an array with the key "${extra}"`);
     for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
     return;
   }

@@ -98,7 +98,7 @@ export async function inspectHosts(
   }
   const own = damaged.find(({ host }) => host.ranks[0] === ctx.rank);
   if (own) {
-    process.emitWarning(`${where}: a damaged file on ${own.host.name} is not used: ${own.reason}`, {
+    process.emitWarning(`${where}: ignoring a damaged file on ${own.host.name}: ${own.reason}`, {
       type: "MosaicWarning",
       code: "MOSAIC_CHECKPOINT_DAMAGED",
     });
@@ -117,9 +117,9 @@ function checkSameTraining(
   if (trainings.size < 2) return;
   throw new FileError({
     where,
-    expected: "checkpoints of one training on all hosts",
-    received: `those of ${trainings.size}: ${listHosts([...trainings].map(([, group]) => ["one", group]))}`,
-    remedy: "delete the files of the training that is not to continue",
+    expected: "checkpoints of the same training run on all hosts",
+    received: `checkpoints of ${trainings.size} training runs: ${listHosts([...trainings].map(([, group]) => ["one", group]))}`,
+    remedy: "delete the files of all training runs except the one to resume",
   });
 }
 
@@ -202,7 +202,7 @@ async function agreeOnDigest(
   return checkEqualDigests(byDigest, {
     where,
     expected: `the same contents on all hosts that have step ${newest!.steps}`,
-    remedy: "delete the file on the hosts whose copy is wrong",
+    remedy: "delete the file on the hosts with an invalid copy",
   });
 }
 
@@ -243,7 +243,8 @@ async function stageMessages(
     where,
     expected: `a copy with SHA-256 ${digest}`,
     received,
-    remedy: "load again: the file of the sending host has changed meanwhile, or its disk is faulty",
+    remedy:
+      "load the checkpoint again: the file on the sending host changed during the transfer, or its disk is faulty",
   });
 }
 
@@ -266,7 +267,7 @@ export async function publishOnHosts(
       hosts.map((host) => ({ host, digest: digests[host.ranks[0]!]! })),
       {
         where,
-        expected: "equal parameters and optimizer states on all hosts",
+        expected: "identical parameters and optimizer states on all hosts",
         remedy: "call reduceGradients before each step, and construct the same model on all ranks",
       },
     );

@@ -73,7 +73,7 @@ export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => 
     where: `${where}, rank ${ctx.rank}`,
     expected: "success on every rank",
     received: `a failure on rank ${failed.map(({ rank }) => rank).join(", ")} (${failed[0]!.message})`,
-    remedy: "see the error of that rank; nothing was changed on this one",
+    remedy: "see the error on that rank; this rank was not modified",
   });
 }
 
@@ -96,7 +96,7 @@ export async function sendFile(ctx: Context, to: readonly number[], transfer: Fi
       const { bytesRead } = await file!.read(message, done, message.length - done, begin + done);
       if (bytesRead === 0)
         failure = new Error(
-          `${path}: expected ${bytes} bytes, received ${begin + done}: the file was truncated while it was sent`,
+          `${path}: expected ${bytes} bytes, received ${begin + done}: the file was truncated during the transfer`,
         );
       done += bytesRead;
     }

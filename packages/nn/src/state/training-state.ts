@@ -145,7 +145,7 @@ async function makeFolder({ where, path }: CheckpointRequest): Promise<void> {
     await mkdir(dirname(path), { recursive: true });
   } catch (error) {
     const received = (error as Error).message;
-    throw new FileError({ where, expected: "a folder that exists or can be made", received }, { cause: error });
+    throw new FileError({ where, expected: "a folder that exists or can be created", received }, { cause: error });
   }
 }
 
@@ -204,7 +204,7 @@ async function readCheckpoint(where: string, path: string): Promise<SafetensorsF
     return await readSafetensors(path);
   } catch (error) {
     if (!["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
-    const remedy = "correct the path, or ask findCheckpoint first, which gives undefined where there is none";
+    const remedy = "correct the path, or call findCheckpoint first, which returns undefined if there is no checkpoint";
     throw new FileError({ where, expected: "a checkpoint", received: "no such file", remedy }, { cause: error });
   }
 }
@@ -273,7 +273,7 @@ function restoreState(
   if (stateMetadata.seed !== ctx.seed) {
     throw new StateDictError({
       where: path,
-      expected: `seed ${ctx.seed}, the context's`,
+      expected: `seed ${ctx.seed}, the seed of the context`,
       received: String(stateMetadata.seed),
       remedy: `pass seed: ${stateMetadata.seed} to init`,
     });

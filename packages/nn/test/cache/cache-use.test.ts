@@ -68,7 +68,7 @@ describe("memory", () => {
       using q = queries(ctx, 1);
       extend(ctx, cache, sequence, 10);
       using before = cache.layer(0, [sequence]).attend(q);
-      const error = "KvCache: append: expected 2 free blocks of 4 tokens, received 1 of 4";
+      const error = "KvCache: append: expected 2 free blocks of 4 tokens, received 1 of 4 blocks free";
       expect(() => extend(ctx, cache, sequence, 7)).toThrow(OutOfMemoryError);
       expect(() => extend(ctx, cache, sequence, 7)).toThrow(error);
       // Of a batch, no sequence gets its tokens.
@@ -94,7 +94,7 @@ describe("memory", () => {
       extend(ctx, cache, sequence, 9);
       sequence.truncate(200);
       expect(() => sequence.truncate(190)).toThrow(
-        /at least 197, as the sliding window has dropped the tokens before 192/,
+        /at least 197, because the sliding window has dropped the tokens before position 192/,
       );
     }));
 
@@ -228,10 +228,10 @@ describe("rejects", () => {
       const gone = cache.createSequence();
       gone.dispose();
       expect(() => cache.layer(0, [sequence, sequence])).toThrow(
-        /each sequence once, received one of them twice; call fork\(\)/,
+        /distinct sequences, received a duplicate sequence; call fork\(\)/,
       );
       expect(() => cache.layer(1, [sequence])).toThrow(/expected a layer from 0 to 0, received 1/);
-      expect(() => other.layer(0, [sequence])).toThrow(/expected sequences of this cache/);
+      expect(() => other.layer(0, [sequence])).toThrow(/expected sequences created by this cache/);
       expect(() => cache.layer(0, [gone])).toThrow(/a disposed sequence/);
       expect(() => cache.layer(0, [{} as CacheSequence])).toThrow(/a sequence from createSequence\(\) or fork\(\)/);
       expect(() => gone.length).toThrow(/a disposed sequence/);
@@ -256,7 +256,7 @@ describe("rejects", () => {
       expect(() => layer.append(two, two)).toThrow(/expected k \[1,2,T,8\] and v \[1,2,T,8\].*received \[2,2,2,8\]/);
       expect(() => layer.append(k, two)).toThrow(/received \[1,2,2,8\] and \[2,2,2,8\]/);
       expect(() => layer.attend(narrow)).toThrow(/expected q \[1,H,T,8\], H a multiple of 2/);
-      expect(() => layer.attend(q)).toThrow(/expected q of at most 0 tokens.*received 3; append/);
+      expect(() => layer.attend(q)).toThrow(/expected q with at most 0 tokens.*received 3; append/);
       expect(() => cache.layer(0, [sequence], { lengths: [1, 2] })).toThrow(/expected 1 lengths/);
       expect(() => cache.layer(0, [sequence], { lengths: [3] }).append(k, k)).toThrow(
         /lengths\[0\]: expected at most 2/,
@@ -264,7 +264,9 @@ describe("rejects", () => {
       using sinks = randn(ctx, [3]);
       layer.append(k, k);
       using own = queries(ctx, 2);
-      expect(() => layer.attend(own, { sinks })).toThrow(/sinks: expected \[4\], one for each head, received \[3\]/);
+      expect(() => layer.attend(own, { sinks })).toThrow(
+        /sinks: expected shape \[4\], one logit per query head, received \[3\]/,
+      );
       expect(() => sequence.truncate(3)).toThrow(/at most 2, the length of the sequence, received 3/);
       expect(() => sequence.truncate(-1)).toThrow(/truncate: length: expected an integer ≥ 0/);
     }));
@@ -279,7 +281,7 @@ describe("rejects", () => {
         using sequence = each.createSequence();
         const layer = each.layer(0, [sequence]);
         layer.append(k, k);
-        expect(() => layer.attend(q, { mask: masks.full() })).toThrow(/expected a causal one, received "full"/);
+        expect(() => layer.attend(q, { mask: masks.full() })).toThrow(/expected a causal mask, received "full"/);
         using narrower = layer.attend(q, { mask: masks.slidingWindow(2) });
         expect(narrower.shape).toEqual([1, heads, 2, size]);
         if (each === windowed) {
@@ -296,10 +298,10 @@ describe("rejects", () => {
       using x = randn(ctx, [1, 9, 8]);
       const forward = (layer: number, mask = masks.causal()) =>
         noGrad(() => attn.forward(x, { cache: cache.layer(layer, [sequence]), mask })).dispose();
-      expect(() => forward(0, masks.full())).toThrow(/expected a causal one/);
+      expect(() => forward(0, masks.full())).toThrow(/expected a causal mask/);
       expect([sequence.length, cache.freeTokens]).toEqual([0, 64]);
       forward(0);
-      expect(() => forward(1, masks.full())).toThrow(/expected a causal one/);
+      expect(() => forward(1, masks.full())).toThrow(/expected a causal mask/);
       expect([cache.layer(0, [sequence]).starts, cache.layer(1, [sequence]).starts]).toEqual([[9], [0]]);
       forward(1);
       expect([sequence.length, cache.freeTokens]).toEqual([9, 52]);
@@ -313,9 +315,7 @@ describe("rejects", () => {
       using attn = new MultiAxisAttention(ctx, options);
       using x = randn(ctx, [1, 3, 8]);
       const layer = cache.layer(0, [sequence], { sharded: true, lengths: [2] });
-      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(
-        /no `lengths` where new tokens are sharded/,
-      );
+      expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(/no `lengths` with sharded new tokens/);
     }));
 
   test("nothing of an empty batch, and of no tokens", () =>
@@ -347,9 +347,9 @@ describe("rejects", () => {
       expect(() => attn.forward(x, { cache: layer })).toThrow(/within noGrad\(\)/);
       expect(sequence.length).toBe(0);
       noGrad(() => {
-        expect(() => attn.forward(pairs, { cache: layer })).toThrow(/a batch of 1, a sample for each sequence/);
+        expect(() => attn.forward(pairs, { cache: layer })).toThrow(/batch size 1, one sample per sequence/);
         expect(() => attn.forward(x, { cache: layer, lengths: [2] })).toThrow(
-          /pass the lengths of padded tokens to cache/,
+          /pass the lengths of padded sequences to cache/,
         );
         expect(() => attn.forward(x, { cache: layer, mask: [masks.causal()] })).toThrow(/a mask for each sample/);
         expect(() => grid.forward(table, { cache: layer })).toThrow(/use MultiAxisAttention/);
@@ -367,7 +367,7 @@ describe("rejects", () => {
       using x = randn(ctx, [1, 3, 8]);
       const layer = cache.layer(0, [sequence], { sharded: true });
       expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(
-        /cut along the cache's axis, node, received/,
+        /sharded along the cache's axis, node, received/,
       );
       expect(() => make(ctx, { axis: "gpu" })).toThrow(/one of the axes node, sp/);
     }));

@@ -58,12 +58,12 @@ export const drawDispatchOptions = defineOptions("drawDispatch", {
   ranks: option.integer({ min: 1, max: 256 }),
   /** What is compared with. Default "contiguous". */
   before: option.either(option.placement(), option.nested(sidePlacementsOptions), {
-    expected: "a placement, or { queries, keys }, a placement each",
+    expected: "a placement, or { queries, keys } with a placement for each",
     default: "contiguous",
   }),
   /** What `dispatch` or `crossDispatch` of @mosaic/backend-flex returned, or any other. */
   after: option.either(option.placement(), option.nested(sidePlacementsOptions), {
-    expected: "a placement, or { queries, keys }, a placement each",
+    expected: "a placement, or { queries, keys } with a placement for each",
   }),
   /** Bytes of k and v of one key: 2 · Hkv · D · bytes of the dtype. Default: rows are counted. */
   bytesPerRow: option.number({ above: 0, optional: true }),
@@ -263,8 +263,8 @@ function formatChange(
 ): string {
   return [
     `most loaded rank ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
-    `received by all ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
-    `by one rank at most ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
+    `received by all ranks ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
+    `most received by one rank ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
   ].join(" · ");
 }
 
@@ -276,14 +276,14 @@ function describeUnits(
   const area = totalArea(slices);
   const unit = bytesPerRow === undefined ? "" : ` A row of k and v is ${formatBytes(bytesPerRow)}.`;
   return [
-    `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: the visible pairs of a rank over the mean of all.`,
+    `${formatCount(area)} visible pairs, ${formatPercent(area / (queries * keys))} of ${formatCount(queries)} × ${formatCount(keys)}. Load: visible pairs of a rank, relative to the mean over all ranks.`,
     `Received and sent: rows of k and v that a rank requires from other ranks, each once, in the forward pass.${unit}`,
   ];
 }
 
 function drawColumnTitle(column: PlacementColumn): string {
   const { left, name, placement, received, formatRows, unit } = column;
-  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received by all`;
+  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received by all ranks`;
   return [
     text(left, MARGIN_TOP, truncate(`${name}: ${placement}`, 17, COLUMN_WIDTH), `font-size="16" font-weight="600"`),
     text(left, MARGIN_TOP + 22, truncate(line, 13, COLUMN_WIDTH), `font-size="13" fill="${theme.faint}"`),
@@ -368,7 +368,7 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
         );
   const grid = { x: x(0), y: y(0), width: ranks * width, height: ranks * height };
   return [
-    text(left, top - 34, `transfers per pair${unit && ","}${unit}`, `font-size="13" font-weight="600"`),
+    text(left, top - 34, `transfers per rank pair${unit && ","}${unit}`, `font-size="13" font-weight="600"`),
     text(left + PLANE_INSET + PLOT_SIZE, top - 34, "from →, to ↓", `text-anchor="end" ${label}`),
     rect(grid, `fill="${theme.track}"`),
     ...cells,

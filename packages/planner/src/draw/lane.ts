@@ -129,7 +129,7 @@ function barRectangle({ start, end }: Interval, { x }: TimeScale, { y, height }:
 }
 
 function drawBar({ style, name, backward, start, end, events, bytes, lane }: EventRun, box: Box): string {
-  const many = events > 1 ? ` (${events} of them)` : "";
+  const many = events > 1 ? ` (${events} events)` : "";
   const sent = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
   const words = `${name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
   const corner = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";

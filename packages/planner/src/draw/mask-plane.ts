@@ -75,7 +75,7 @@ function checkShapeCount(where: string, count: number): void {
     where,
     expected: `at most ${formatCount(MAX_SHAPES)} shapes`,
     received: formatCount(count),
-    remedy: "draw fewer queries, or a placement of longer spans",
+    remedy: "draw fewer queries, or use a placement with longer spans",
   });
 }
 

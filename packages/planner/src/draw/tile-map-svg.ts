@@ -12,8 +12,8 @@ import { contrastColor, paletteColor } from "./color-scheme.ts";
 import { type Box, document, footnotes, heading, isText, page, rect, text, theme, tooltip, truncate } from "./svg.ts";
 
 export const tileMapSvgOptions = defineOptions("tileMapSvg", {
-  /** The heading, and the document's title. Default "Which rank computes which tile". */
-  title: option.custom("a string", isText, { default: "Which rank computes which tile" }),
+  /** The heading, and the document's title. Default "Tiles by rank". */
+  title: option.custom("a string", isText, { default: "Tiles by rank" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
   /** The ranks that are colored, others grey. Default: all of up to 28; of more, eight. */
@@ -151,7 +151,8 @@ function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colo
     const label = share >= 16 && width >= 20 ? drawLabel(rank, bar, colors.get(rank)!) : "";
     return rect(bar, `fill="${colors.get(rank)}"`) + label;
   });
-  const computedBy = ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, for their heads`;
+  const computedBy =
+    ranks.length === 1 ? `rank ${ranks[0]}` : `ranks ${ranks.join(", ")}, each for its share of the heads`;
   return tooltip(`${name}: computed by ${computedBy}`, bars.join(""));
 }
 
@@ -192,7 +193,7 @@ function drawNotes(map: TileMap, others: number): readonly string[] {
   const several = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
   return [
     ...(several ? ["Several ranks compute a tile, each for its share of the heads."] : []),
-    ...(others > 0 ? ["Ranks without a color of their own are grey."] : []),
+    ...(others > 0 ? ["Ranks without an assigned color are gray."] : []),
   ];
 }
 

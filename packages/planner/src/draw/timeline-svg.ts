@@ -178,7 +178,7 @@ function drawBands(
 function describeShares({ name, timeline }: NamedTimeline): string {
   const { computing, waiting, idle } = timeBreakdown(timeline);
   const legendText = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
-  return `${legendText}${formatSeconds(timeline.seconds)}; of the ranks' time, ${formatPercent(computing)} computing, ${formatPercent(waiting)} waiting for transfers, ${formatPercent(idle)} idle.`;
+  return `${legendText}${formatSeconds(timeline.seconds)}; share of rank time: ${formatPercent(computing)} computing, ${formatPercent(waiting)} waiting for transfers, ${formatPercent(idle)} idle.`;
 }
 
 function describeError(timelines: Timelines): readonly string[] {
@@ -186,7 +186,7 @@ function describeError(timelines: Timelines): readonly string[] {
   const { predicted, measured } = timelines;
   if (measured.seconds <= 0) return [];
   const off = predicted.seconds / measured.seconds - 1;
-  return [`The prediction is ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} what was measured.`];
+  return [`The prediction is ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} the measurement.`];
 }
 
 const NUM_BINS = 240;

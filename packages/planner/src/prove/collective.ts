@@ -102,7 +102,7 @@ class CollectiveReplay {
     const odd = this.#members.findIndex((member) => dtypeOf(member) !== first);
     return odd < 0
       ? undefined
-      : `${this.#op}: group rank ${odd} has ${dtypeOf(this.#members[odd]!)}, group rank 0 ${first}`;
+      : `${this.#op}: dtype mismatch: group rank ${odd} has ${dtypeOf(this.#members[odd]!)}, group rank 0 has ${first}`;
   }
 
   #allGather(): string | undefined {
@@ -112,7 +112,7 @@ class CollectiveReplay {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== sizes[j]);
       if (wrong >= 0)
-        return `allGather: group rank ${receiver} expects ${batch.counts[wrong]} elements of group rank ${wrong}`;
+        return `allGather: group rank ${receiver} expects ${batch.counts[wrong]} elements from group rank ${wrong}, which sends ${sizes[wrong]}`;
       // All counts are right, so all members get the same.
       all ??= this.#concatenated(sizes);
       memory.receive(batch.output, all);
@@ -167,7 +167,8 @@ class CollectiveReplay {
     const roots = this.#members.map((member) => member.member(member.batch.root));
     const [root] = roots as [number];
     const odd = roots.findIndex((each) => each !== root);
-    if (odd >= 0) return `broadcast: group rank ${odd} has root ${roots[odd]}, group rank 0 root ${root}`;
+    if (odd >= 0)
+      return `broadcast: root mismatch: group rank ${odd} has root ${roots[odd]}, group rank 0 has root ${root}`;
     const { batch: rooted, memory: rootMemory } = this.#members[root]!;
     const size = viewSize(rootMemory, rooted.output);
     for (const receiver of this.#receivers) {
@@ -185,11 +186,13 @@ class CollectiveReplay {
     const [{ batch: first, memory: firstMemory }] = this.#members as [CollectiveMember];
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
     const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
-    if (odd >= 0) return `${this.#op}: group rank ${odd} reduces by ${nameOf(odd)}, group rank 0 by ${nameOf(0)}`;
+    if (odd >= 0)
+      return `${this.#op}: reduction mismatch: group rank ${odd} uses ${nameOf(odd)}, group rank 0 uses ${nameOf(0)}`;
     const size = viewSize(firstMemory, first.input);
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
     const other = sizes.findIndex((each) => each !== size);
-    if (other >= 0) return `${this.#op}: group rank ${other} has ${sizes[other]} elements, group rank 0 ${size}`;
+    if (other >= 0)
+      return `${this.#op}: size mismatch: group rank ${other} has ${sizes[other]} elements, group rank 0 has ${size}`;
     return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
   }
 
@@ -210,7 +213,7 @@ class CollectiveReplay {
       const { batch, memory } = this.#members[receiver]!;
       const wrong = batch.counts.findIndex((count, j) => count !== shares[j]);
       if (wrong >= 0) {
-        return `reduceScatter: group rank ${receiver} expects ${batch.counts[wrong]} elements at group rank ${wrong}`;
+        return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[wrong]} elements on group rank ${wrong}, which has ${shares[wrong]}`;
       }
       const share = (j: number): Content => {
         const other = this.#members[j]!;

@@ -121,7 +121,7 @@ export class SumCompleteness implements Completeness {
     if (foreign !== undefined) {
       return {
         kind: "data",
-        message: `${describeTile(tiles.at(foreign))} has a mask that is not a subset of the mask of the call`,
+        message: `${describeTile(tiles.at(foreign))} has a mask that is not a subset of the call's mask`,
       };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);

@@ -118,7 +118,7 @@ export class ComputeReplay {
       if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
       this.#operands.reportViolation(
         "data",
-        `rank ${this.#operands.rank}, ${this.location}: merge: ${what} are not states of the same queries`,
+        `rank ${this.#operands.rank}, ${this.location}: merge: the ${what} operands belong to different queries`,
       );
     }
   }
@@ -260,11 +260,11 @@ export class ComputeReplay {
       return undefined;
     }
     if (decodeKind(lse.value) !== "lse" || !isDelta(delta.value)) {
-      return `lse holds ${describeValue(lse.value, record.interned)}, delta ${describeValue(delta.value, record.interned)}`;
+      return `lse holds ${describeValue(lse.value, record.interned)}, delta holds ${describeValue(delta.value, record.interned)}`;
     }
-    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta belongs to other queries";
+    if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta belongs to different queries";
     if (!sums.areEqual(decodePayload(lse.value), decodePayload(delta.value)))
-      return "delta is not of the output that lse belongs to";
+      return "delta and lse belong to different outputs";
     this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
     return undefined;
   }

@@ -69,8 +69,7 @@ export class Coverage implements Completeness {
       if (verdict || this.#scope === "rank") return verdict;
       return {
         kind: "class",
-        message:
-          "tiles have masks of their own, which other ranks of the class need not have: not verifiable by classes",
+        message: "tiles have rank-specific masks; verification by equivalence class is not possible",
       };
     }
     if (this.#scope === "rank" || this.#areWholeShards(irregular, oppositeSide(side))) {
@@ -160,7 +159,7 @@ export class Coverage implements Completeness {
     if (translations.order * irregular.length * rows.spans.length > MAX_SPAN_PAIRS) {
       return {
         kind: "class",
-        message: "parts of shards are missing, and of so many ranks it is not checked whether the mask hides them",
+        message: "parts of shards are missing; whether the mask hides them is not checked for this many ranks",
       };
     }
     for (const translation of translations.all()) {

@@ -45,7 +45,7 @@ function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violat
   return {
     kind: "message",
     rank: head.rank,
-    message: `${streams.describe(head)}: rank ${peers.join(", ")} does not reach it`,
+    message: `${streams.describe(head)}: rank ${peers.join(", ")} never joins this collective`,
   };
 }
 
@@ -117,8 +117,8 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
     return true;
   });
   const message = sent
-    ? `${place} sends to rank ${peer}, which never receives it`
-    : `${place} receives from rank ${peer}, which never sends it`;
+    ? `${place} sends to rank ${peer}, which never posts the receive`
+    : `${place} receives from rank ${peer}, which never posts the send`;
   return { kind: "message", rank, message };
 }
 

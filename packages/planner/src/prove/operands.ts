@@ -119,7 +119,7 @@ export class AttentionOperands implements Tile {
     if (found && this.#checkSource(found, name, expected)) return found.rows;
     const held = [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
     const rows = formatPositions(expected.positions.spans);
-    this.reportViolation("data", `${this.text}: ${name} should hold rows ${rows}, but holds ${held}`);
+    this.reportViolation("data", `${this.text}: ${name}: expected rows ${rows}, received ${held}`);
     return undefined;
   }
 

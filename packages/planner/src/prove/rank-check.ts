@@ -41,7 +41,7 @@ export function checkRank(recorded: RecordedRank, classProof: RepresentativesPro
   const representative = record.ranks[quotient.index(rank)]!;
   const comparison = { record, translations: quotient.classes, pairs: undefined };
   const where = `rank ${rank}`;
-  const whose = `rank ${representative.tape.rank}, the representative of its class`;
+  const whose = `rank ${representative.tape.rank}, the representative of its equivalence class`;
   if (!isEquivalent(representative, recorded, comparison))
     return `${where}: the operations do not match those of ${whose}`;
   const memory = initialMemory(record, recorded, context.positions);
@@ -49,7 +49,7 @@ export function checkRank(recorded: RecordedRank, classProof: RepresentativesPro
   const replay = new Replay(context, recorded, { index: 0, memory, streams });
   replay.run();
   if (streams.difference) return `${where}, ${streams.difference}: the rows sent do not match those of ${whose}`;
-  if (!replay.ended) return `${where} does not run to completion, as ${whose} does`;
+  if (!replay.ended) return `${where} does not run to completion, but ${whose}, does`;
   checkResults(context, recorded, memory);
   return undefined;
 }
@@ -188,7 +188,7 @@ class SingleRankStreams {
     this.#memory.acquire(batch);
     const place = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
-      const message = `rank ${rank}, ${phase}: a collective writes to memory that it also reads, or twice to one range`;
+      const message = `rank ${rank}, ${phase}: a collective writes to memory that it also reads, or writes twice to the same memory range`;
       context.violations.report({ kind: "race", rank, message });
     }
     if (isBatch(batch.op)) this.#transfer(batch);

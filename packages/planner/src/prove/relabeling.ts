@@ -92,7 +92,7 @@ export class Relabeling {
   #translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     const shards = this.shards[side];
     const segments = shards.segments(positions.spans);
-    if (!segments) throw new RangeError("prove: expected rows of one shard each, received rows that belong to none");
+    if (!segments) throw new RangeError("prove: expected rows within shards, received rows outside all shards");
     const spans = segments.flatMap((segment) =>
       shards.positions({ ...segment, shard: this.shard(segment.shard, translation) }),
     );

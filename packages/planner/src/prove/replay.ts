@@ -156,7 +156,7 @@ export class Replay {
       this.#context.violations.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call its wait() before`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${name} is returned while collective #${conflict}, which writes it, is pending; call wait() on the collective first`,
       });
     }
   }
@@ -170,7 +170,7 @@ export class Replay {
       this.#context.violations.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call its wait() before`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call wait() on the collective first`,
       });
       return;
     }

@@ -36,7 +36,7 @@ export function checkResults(context: ReplayContext, recorded: RecordedRank, mem
     if (own.length === 0) continue;
     const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
     const { entries, isComplete } = memory.read(tensorViews[name]);
-    let problem: Verdict = isComplete ? undefined : { kind: "data", message: "part of its content is unknown" };
+    let problem: Verdict = isComplete ? undefined : { kind: "data", message: "the tensor is not fully initialized" };
     for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
     if (problem)
       violations.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
@@ -70,5 +70,5 @@ function resultVerdict(entry: ContentEntry, { name, expected, context }: Expecte
   const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );
-  return { kind: "data", message: `holds rows ${held} where rows ${due} were expected` };
+  return { kind: "data", message: `expected rows ${due}, received rows ${held}` };
 }

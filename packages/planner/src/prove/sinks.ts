@@ -21,7 +21,10 @@ export function sinkVerdict({ record, sums, tiles, positions }: VerifierContext,
   if (!record.options.sinks) return undefined;
   const count = sums.addendsOf(sum).filter(({ tile }) => positions.byId(tiles.keysOf(tile)).length === 0).length;
   if (count === 1) return undefined;
-  return { kind: count === 0 ? "missing" : "duplicate", message: `the heads' sinks are counted ${count} times` };
+  return {
+    kind: count === 0 ? "missing" : "duplicate",
+    message: `attention sinks: expected one contribution per head, received ${count}`,
+  };
 }
 
 /** Replays what becomes of a rank's sinks: copied to every row, and merged as a state without values. */

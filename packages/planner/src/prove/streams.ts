@@ -100,7 +100,7 @@ export class ReplayStreams {
     const memory = this.#context.memories[index]!;
     memory.acquire(batch);
     if (overlapsItself(batch, memory, isBatch(batch.op) ? -1 : this.#quotient.groupRank(batch.group, rank))) {
-      const message = `${this.describe(batch)} writes to memory that it also reads, or twice to one range: its messages are unordered`;
+      const message = `${this.describe(batch)} writes to memory that it also reads, or writes twice to the same memory range; the order of its messages is undefined`;
       this.#context.violations.report({ kind: "race", rank, message });
     }
     if (batch.op === "groupCast" || batch.op === "groupReduce") {
@@ -193,7 +193,7 @@ export class ReplayStreams {
       this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
-      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} what ${this.describe(sending)} sends in a different ${sending.op}`;
+      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} a message that ${this.describe(sending)} sends in a different ${sending.op}`;
       this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);
@@ -217,7 +217,7 @@ export class ReplayStreams {
     const joined = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
     const mismatched = joined.find(({ op }) => op !== batch.op);
     const problem = mismatched
-      ? `${this.describe(mismatched)} is ${mismatched.op} where ${this.describe(batch)} is ${batch.op}`
+      ? `operation mismatch: ${this.describe(mismatched)} is ${mismatched.op}, ${this.describe(batch)} is ${batch.op}`
       : this.#runCollective(collective.batches, joined);
     if (problem)
       this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });

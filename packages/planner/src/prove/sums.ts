@@ -233,7 +233,7 @@ export class SumTable {
   #push(left: number, right: number): number {
     const id = this.#length++;
     if (id >= MAX_SUMS)
-      throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more: use fewer ranks or tiles`);
+      throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more; use fewer ranks or tiles`);
     if (2 * id === this.#parts.length) this.#parts = growCapacity(this.#parts);
     this.#parts[2 * id] = left;
     this.#parts[2 * id + 1] = right;

@@ -91,7 +91,7 @@ export interface Rows {
 
 /** As messages call it. */
 export function describeValue(value: MemoryValue, { strings }: InternPool): string {
-  return isFill(value) ? `a fill with ${strings[decodePayload(value)]}` : decodeKind(value);
+  return isFill(value) ? `the constant ${strings[decodePayload(value)]}` : decodeKind(value);
 }
 
 /** `4..7`, `0,8..56` for positions a step apart. */

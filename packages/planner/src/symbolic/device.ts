@@ -149,7 +149,7 @@ export class SymbolicDevice implements Device {
       where: "read",
       expected: "a tensor with values",
       received: String(x),
-      remedy: "run the program on a device that computes; this one only records what would be done",
+      remedy: "run the program on a device that computes; a symbolic device only records operations",
     });
   }
 

@@ -186,7 +186,9 @@ class SymbolicWork implements Work {
 
   wait(): void {
     if (this.#isWaited)
-      throw new CollectiveMismatchError(`collective #${this.#work}: expected one call of wait(), received a second`);
+      throw new CollectiveMismatchError(
+        `collective #${this.#work}: expected one call to wait(), received a second call`,
+      );
     this.#isWaited = true;
     this.#record.set(this.#record.open(opcodes.wait, 1), this.#work);
     for (const storage of this.#storages) storage.release();

@@ -67,7 +67,7 @@ function checkMesh(where: string, mesh: Coordinate): void {
   if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length))) return;
   throw new OptionError({
     where,
-    expected: "a mesh of axes whose names begin with a letter, each an integer number of ranks ≥ 1",
+    expected: "a mesh with axis names that begin with a letter and integer axis sizes ≥ 1",
     received: JSON.stringify(mesh),
   });
 }
@@ -98,7 +98,7 @@ export class LazyWorld {
     expectValue(
       `${where}: hosts`,
       !hosts || hosts.length === this.size,
-      `a host for each of ${this.size} ranks`,
+      `an array of ${this.size} hosts, one per rank`,
       hosts,
     );
     if (this.size > maxRanks) {
@@ -106,7 +106,7 @@ export class LazyWorld {
         where,
         expected: `a mesh of at most ${maxRanks} ranks`,
         received: `${JSON.stringify(mesh)}, ${this.size} ranks`,
-        remedy: "use fewer ranks; those along axes that attention does not use are equivalent",
+        remedy: "use fewer ranks; ranks along axes that attention does not use are equivalent",
       });
     }
     this.#mesh = mesh;

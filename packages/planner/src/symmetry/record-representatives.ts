@@ -70,7 +70,7 @@ export function recordRepresentatives(
  * @throws OptionError that names `where` if there would be more than 1 024 classes.
  */
 export function checkRepresentatives(where: string, options: RecordOptions, ranksPerNode: number): void {
-  expectValue("checkRepresentatives", typeof where === "string", "a name of the caller", where);
+  expectValue("checkRepresentatives", typeof where === "string", "the name of the caller", where);
   checkArgument(`${where}: ranksPerNode`, ranksPerNode, option.integer({ min: 1 }));
   new SymmetrySearch(where, options, ranksPerNode).checkShards();
 }
@@ -79,9 +79,9 @@ export function checkRepresentatives(where: string, options: RecordOptions, rank
 type ClassDifference = "rows" | "pairs" | "behaviour";
 
 const differenceRemedies: Readonly<Record<ClassDifference, (shards: number) => string>> = {
-  rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards are of one length`,
-  pairs: () => "use a mask and a placement that give all ranks equal work, such as causal() with zigzag()",
-  behaviour: () => "use a backend that does the same on every rank, or fewer ranks",
+  rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards have the same length`,
+  pairs: () => "use a mask and a placement that give all ranks the same work, such as causal() with zigzag()",
+  behaviour: () => "use a backend that runs the same operations on every rank, or use fewer ranks",
 };
 
 /** Finds the classes of one mesh. */
@@ -253,7 +253,7 @@ class SymmetrySearch {
     return new OptionError({
       where: this.#where,
       expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
-      received: `${size} ranks in ${classes} (${what})`,
+      received: `${size} ranks in ${classes} equivalence classes (${what})`,
       remedy: differenceRemedies[this.#difference](shards),
     });
   }

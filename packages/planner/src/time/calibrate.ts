@@ -25,12 +25,12 @@ function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Va
 ): Option<readonly Value[], PresenceOf<S>> {
   const all = option.array(kind);
   const accepts = (value: unknown): value is readonly Value[] => all.accepts(value) && value.length > 0;
-  return option.custom(`an array of one or more, each ${kind.expected}`, accepts, settings);
+  return option.custom(`a non-empty array, each element ${kind.expected}`, accepts, settings);
 }
 
 export const calibrateOptions = defineOptions("calibrate", {
   /** The ranks that this process drives: all of a `world(n)`, or its own one under the launcher. */
-  contexts: nonEmptyArray(option.custom("a Context, as init returns", option.hasMethods<Context>("assertOpen"))),
+  contexts: nonEmptyArray(option.custom("a Context returned by init", option.hasMethods<Context>("assertOpen"))),
   /** The profile's. Default "calibrated". */
   name: option.string({ default: "calibrated" }),
   /** What attention is measured in. Default ["float32", "bfloat16"]. */

@@ -47,7 +47,7 @@ function missingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
     where: `profile: kernels.${kind}`,
     expected: dtype,
     received: Object.keys(kernels[kind]).join(", ") || "none",
-    remedy: "measure or state the speed for this dtype, or record with a different one",
+    remedy: "measure or set the speed for this dtype, or record with a different dtype",
   });
 }
 

@@ -109,8 +109,8 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
   if (preservesNodes(classes, ranksPerNode)) return;
   throw new OptionError({
     where: "simulate",
-    expected: `classes whose ranks have the same local rank on nodes of ${ranksPerNode}, the ranksPerNode of profile ${name}`,
-    received: `classes that mix local ranks: ${classes.classes} classes of ${classes.order} ranks`,
+    expected: `equivalence classes of ranks with the same local rank, for the ranksPerNode of profile ${name}, ${ranksPerNode}`,
+    received: `equivalence classes that mix local ranks: ${classes.classes} classes of ${classes.order} ranks`,
     remedy: `call recordRepresentatives(options, { ranksPerNode: ${ranksPerNode} })`,
   });
 }

@@ -199,7 +199,7 @@ export class SimulatedStreams {
     const odd = met.find(({ op }) => op !== batch.op);
     if (odd) {
       throw simulationError(
-        `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, where rank ${batch.rank}'s is ${batch.op}`,
+        `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, rank ${batch.rank} posted ${batch.op}`,
       );
     }
     const byIndex = new Map(met.map((each) => [each.index, each]));
@@ -270,15 +270,15 @@ function sizeMismatch(
   { batch: to, bytes: expected }: PostedTransfer,
 ): MosaicError {
   const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return simulationError(`${where}, whose ${to.label} #${to.work} expects ${expected}`);
+  return simulationError(`${where}, but its ${to.label} #${to.work} expects ${expected} bytes`);
 }
 
 /** Why a record cannot be timed. */
 export function simulationError(reason: string): MosaicError {
   return new MosaicError({
     where: "simulate",
-    expected: "a record without deadlocks and mismatched sends",
+    expected: "a record without deadlocks or mismatched sends",
     received: reason,
-    remedy: "call prove(record) to list them",
+    remedy: "call prove(record) to list the violations",
   });
 }

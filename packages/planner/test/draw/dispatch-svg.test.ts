@@ -84,11 +84,11 @@ test("states what changes, in rows or in bytes", () => {
   const imbalance = `most loaded rank ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
   expect(texts.slice(0, 2)).toEqual([
     "<Packed>",
-    `four documents · ${imbalance} · received by all ${before.rows} rows → ${after.rows} rows · by one rank at most ${most[0]} rows → ${most[1]} rows`,
+    `four documents · ${imbalance} · received by all ranks ${before.rows} rows → ${after.rows} rows · most received by one rank ${most[0]} rows → ${most[1]} rows`,
   ]);
   expect(texts).toEqual(expect.arrayContaining(["before: contiguous", "after: zigzag", "received, rows"]));
   const inBytes = textsOf(parse(drawDispatch(packed, { ...options, bytesPerRow: 100 })));
-  expect(inBytes[1]).toContain(`received by all ${before.rows / 10} kB → ${after.rows / 10} kB`);
+  expect(inBytes[1]).toContain(`received by all ranks ${before.rows / 10} kB → ${after.rows / 10} kB`);
   expect(inBytes).toEqual(expect.arrayContaining(["received", expect.stringContaining("A row of k and v is 100 B.")]));
 });
 
@@ -192,7 +192,7 @@ test("a rank whose queries see no key has no pairs", () => {
 test("refusals state what is wrong", () => {
   const options = { queries: 8, ranks: 2, after: "zigzag" } as const;
   expect(() => drawDispatch("causal" as never, options)).toThrow(/drawDispatch: expected a Mask, .* received "causal"/);
-  expect(() => drawDispatch(packed, options)).toThrow(/documents\(4, causal\): expected a sequence of 1000/);
+  expect(() => drawDispatch(packed, options)).toThrow(/documents\(4, causal\): expected a sequence of length 1000/);
   const refused =
     (change: object): (() => string) =>
     () =>

@@ -95,7 +95,7 @@ test("refusals state what is wrong", () => {
   expect(() => drawMask(mask, { queries: 4, shards: 2 })).toThrow(/expected placement beside shards, received shards/);
   expect(() => drawMask(mask, { queries: 4, placement: "zigzag" })).toThrow(/expected shards beside placement/);
   expect(() => drawMask(masks.documents([3]), { queries: 4 })).toThrow(
-    /documents\(1, full\): expected a sequence of 3/,
+    /documents\(1, full\): expected a sequence of length 3/,
   );
   expect(() => drawMask(mask, { queries: 2 ** 20, placement: "striped", shards: 2 })).toThrow(
     /drawMask: expected at most 200,000 shapes, received 1,048,576; draw fewer queries/,

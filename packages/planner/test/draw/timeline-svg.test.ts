@@ -34,7 +34,7 @@ test("a screen reader gets title and description", () => {
   expect(title).toMatchObject({ name: "title", text: "Two ranks", attributes: { id: "title" } });
   expect(description!.attributes["id"]).toBe("description");
   expect(description!.text).toBe(
-    "8 ms; of the ranks' time, 75 % computing, 25 % waiting for transfers, 0 % idle. All is well.",
+    "8 ms; share of rank time: 75 % computing, 25 % waiting for transfers, 0 % idle. All is well.",
   );
 });
 
@@ -47,7 +47,7 @@ test("predicted and measured share an axis, one under the other", () => {
   expect(words.filter((text) => text === "measured")).toHaveLength(3);
   expect(words.filter((text) => text === "rank 1")).toHaveLength(1);
   expect(tips(svg).filter((tip) => tip.startsWith("ring(sp)"))).toHaveLength(3 * 4 + 3 * 5);
-  expect(words).toContain("The prediction is 20 % below what was measured.");
+  expect(words).toContain("The prediction is 20 % below the measurement.");
 });
 
 test("of many ranks, all together and eight or nine of them are drawn, in a picture of bounded size", () => {

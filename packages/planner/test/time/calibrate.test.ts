@@ -101,17 +101,17 @@ test("a real device gives a profile that is one", async () => {
 
 test("no contexts, and options that do not exist, are rejected", async () => {
   await expect(calibrate({ contexts: [] })).rejects.toThrow(
-    "calibrate: contexts: expected an array of one or more, each a Context, as init returns, received []",
+    "calibrate: contexts: expected a non-empty array, each element a Context returned by init, received []",
   );
   const unknown = { contexts: [], ranks: 2 } as unknown as Parameters<typeof calibrate>[0];
   await expect(calibrate(unknown)).rejects.toThrow('received "ranks"');
 });
 
 test.each([
-  [{ dtypes: [] }, 'dtypes: expected an array of one or more, each "float32", "bfloat16" or "float16", received []'],
-  [{ dtypes: ["int8" as never] }, "dtypes: expected an array of one or more"],
-  [{ headDims: [] }, "headDims: expected an array of one or more, each an integer from 1 to 256, received []"],
-  [{ headDims: [0.5] }, "headDims: expected an array of one or more"],
+  [{ dtypes: [] }, 'dtypes: expected a non-empty array, each element "float32", "bfloat16" or "float16", received []'],
+  [{ dtypes: ["int8" as never] }, "dtypes: expected a non-empty array"],
+  [{ headDims: [] }, "headDims: expected a non-empty array, each element an integer from 1 to 256, received []"],
+  [{ headDims: [0.5] }, "headDims: expected a non-empty array"],
   [{ repetitions: 0 }, "repetitions: expected an integer from 1 to 1000, received 0"],
   [{ threads: 0 }, "threads: expected an integer ≥ 1, received 0"],
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],

@@ -18,7 +18,7 @@ class CallReader {
   CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
 
   uint64_t number() {
-    if (at_ == end_) throw std::out_of_range("expected a call with all its arguments, received a shorter one");
+    if (at_ == end_) throw std::out_of_range("truncated call: expected more arguments");
     return static_cast<uint64_t>(*at_++);
   }
   uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }

@@ -54,7 +54,7 @@ std::string describe(const Operation& op, const Position& at) {
     case Activity::Computing:
       return rank + " is computing";
     case Activity::Running:
-      return rank + (isAtSameCall(op, at) ? " waits in it, too" : " is at " + at.operation);
+      return rank + (isAtSameCall(op, at) ? " waits in the same call" : " is at " + at.operation);
     case Activity::Exited:
       return rank + " exited " + lastOperationText(at.last);
     case Activity::Failed:
@@ -362,12 +362,12 @@ bool Engine::hasLostPeer() {
 
 /// Why connecting failed: a peer that exited is the cause of an error that the transport observed.
 MosaicFailure Engine::connectFailure(const MosaicFailure& cause) {
-  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (stop_) return failureRecord(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   const std::lock_guard lock(mutex_);
   if (!events_.failed.empty()) return events_.failed.begin()->second;
   if (!events_.lost.empty()) {
     const std::string& process = events_.lost.begin()->second;
-    return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " died while the ranks connected");
+    return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + process + " exited while the ranks were connecting");
   }
   if (events_.controlLost) {
     const std::string text = "connect: lost the connection to the agent of this host: " + *events_.controlLost;

@@ -195,14 +195,14 @@ void Engine::connectRanks() {
   const size_t size = control_->members().size();
   if (size != options_.size) {
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(options_.rank) + ": expected a world of " +
-                                               std::to_string(options_.size) + " ranks, received one of " +
-                                               std::to_string(size) + "; open it with the same size");
+                                               std::to_string(options_.size) + " ranks, received a world of " +
+                                               std::to_string(size) + " ranks; pass the same size on all ranks");
   }
   control_->attach(this);
   checkInstructionSet();
   Bootstrap bootstrap(*control_, options_, [this] { return stop_ || hasLostPeer(); });
   connect(bootstrap);
-  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
 }
 
 /// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.
@@ -213,9 +213,9 @@ void Engine::checkInstructionSet() {
   const std::string first = control_->get("instruction-set");
   if (first.substr(0, first.find(' ')) == own) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
-                "connect: " + rankName(options_.rank) + ": expected kernels of one instruction set on all ranks, " +
-                    "received " + own + " here and for " + first +
-                    "; set MOSAIC_ISA on all ranks to a set that each of them supports");
+                "connect: " + rankName(options_.rank) + ": expected the same instruction set on all ranks, " +
+                    "received " + own + " on this rank and " + first +
+                    "; set MOSAIC_ISA on all ranks to an instruction set that all hosts support");
 }
 
 /// An exception fails the engine, which then accepts nothing until it is closed.
@@ -416,9 +416,9 @@ void Engine::checkNotBehindSplit(uint64_t number) {
       return op->split->hasColors || events_.colors.contains({op->group->id, op->signature.index});
     };
     if (!op->split || isCalledByAll()) continue;
-    throw Failure(MOSAIC_FAILURE_NONE, location(*op) + ": wait: an operation behind " + op->name() +
-                                           ", which other ranks of this thread have not called, cannot be enqueued; "
-                                           "await the split of all ranks first");
+    throw Failure(MOSAIC_FAILURE_NONE, location(*op) + ": wait: cannot enqueue an operation after " + op->name() +
+                                           " before all ranks of this thread have called the split; "
+                                           "await the split on all ranks first");
   }
 }
 

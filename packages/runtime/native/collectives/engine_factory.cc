@@ -18,7 +18,8 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
     throw Failure(MOSAIC_FAILURE_DEVICE, "collectives: " + reason);
   };
   if (transport->abi != MOSAIC_TRANSPORT_ABI) {
-    throwFailure("the transport has ABI " + std::to_string(transport->abi) + ", this runtime ABI " +
+    throwFailure("ABI version mismatch: the transport uses version " + std::to_string(transport->abi) +
+           ", this runtime uses version " +
            std::to_string(MOSAIC_TRANSPORT_ABI) + "; install the same version of all @mosaic packages");
   }
   const std::string name = transport->name;

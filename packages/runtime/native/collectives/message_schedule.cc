@@ -177,10 +177,10 @@ class ScheduleBuilder {
       else appendTransfer(stage, transfer);
     }
     if (toSelf.size() != fromSelf.size())
-      throw std::invalid_argument("the number of sends to self differs from the number of receives from self");
+      throw std::invalid_argument("the number of sends to self does not match the number of receives from self");
     for (size_t i = 0; i < toSelf.size(); i++) {
       if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
-        throw std::invalid_argument("sends and receives to itself do not match: shape or dtype mismatch");
+        throw std::invalid_argument("shape or dtype mismatch between a send to self and the receive from self");
       }
       copy(stage, fromSelf[i]->data, toSelf[i]->data,
            elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
@@ -191,7 +191,10 @@ class ScheduleBuilder {
   void groupExchange() {
     Stage& stage = nextStage();
     for (const Transfer& transfer : call_.transfers) {
-      if (transfer.peer == rank_) throw std::invalid_argument("rows from a rank to itself");
+      if (transfer.peer == rank_) {
+        throw std::invalid_argument(
+            "expected a transfer between different ranks, received a transfer from a rank to itself");
+      }
       Message message{transfer.peer, transfer.data, base_};
       message.signature.dtype = transfer.dtype;
       message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);

@@ -93,7 +93,7 @@ void StreamEngine::checkConnecting() {
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
                                             " timed out after " + seconds(options().connectNs) +
-                                            ", connecting the ranks" + remedy);
+                                            " while connecting the ranks" + remedy);
 }
 
 bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) {

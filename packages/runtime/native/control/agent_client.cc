@@ -49,7 +49,7 @@ void AgentClient::join() {
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
   changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (joinFailure_) throw Failure(*joinFailure_);
 }
 
@@ -91,7 +91,7 @@ std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64
 std::string AgentClient::get(const std::string& key) {
   const auto value = awaitValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
   const Lock lock(mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
   if (joinFailure_) throw Failure(*joinFailure_);
@@ -193,7 +193,7 @@ void AgentClient::run() {
         rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
                                            ": no agent listens at " + options_.path +
                                            "; start the ranks with mosaic-run, or check the output of the first "
-                                           "rank of this host, which starts the agent where there is no launcher");
+                                           "rank of this host, which starts the agent if there is no launcher");
       }
       if (!isFinished()) pause(kRetryMs);
     }
@@ -259,7 +259,7 @@ void AgentClient::serve() {
     const Lock lock(mutex_);
     joined = state_ == State::Joined;
   }
-  if (joined && !isFinished()) end("the connection to the agent ended");
+  if (joined && !isFinished()) end("the connection to the agent was closed");
 }
 
 /// The control plane is gone. After `leave` that is what the rank waits for.

@@ -31,10 +31,10 @@ class RankRangeDecoder {
     for (const RankRange& range : ranks.ranges) {
       if (uint64_t{range.first} + range.count > size_) {
         throw ProtocolError("expected ranks below " + std::to_string(size_) + ", received " +
-                            std::to_string(range.count) + " from " + std::to_string(range.first));
+                            std::to_string(range.count) + " ranks starting at rank " + std::to_string(range.first));
       }
       if (range.count > remainingRanks_) {
-        throw ProtocolError("expected each rank once, received more ranks than the world has");
+        throw ProtocolError("expected each rank once, received more ranks than the world size");
       }
       remainingRanks_ -= range.count;
     }
@@ -78,7 +78,7 @@ void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
     case Colors::kType: {
       auto frame = MOSAIC_READ(Colors);
       if (RankRangeDecoder(options_.size).decode(frame.ranks).size() != frame.colors.size()) {
-        throw ProtocolError("expected one color for each rank, received " + std::to_string(frame.colors.size()));
+        throw ProtocolError("expected one color per rank, received " + std::to_string(frame.colors.size()) + " colors");
       }
       return deliver([frame = std::move(frame)](ControlListener& listener) mutable {
         listener.onColors(frame.group, frame.index, std::move(frame.colors));
@@ -104,7 +104,7 @@ void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
     case CallLogQuery::kType:
       return replyCallLog(MOSAIC_READ(CallLogQuery));
     default:
-      throw ProtocolError("expected a frame that agents send, received type " +
+      throw ProtocolError("expected a frame type sent by agents, received type " +
                           std::to_string(static_cast<uint8_t>(content.data[0])));
   }
 #undef MOSAIC_READ
@@ -117,10 +117,10 @@ void AgentClient::onMemberTable(MemberTable frame) {
   }
   {
     const Lock lock(mutex_);
-    if (state_ != State::Connecting) throw ProtocolError("expected one member table, received a second");
+    if (state_ != State::Connecting) throw ProtocolError("expected one member table, received a second member table");
     for (const MemberEntry& member : frame.members) {
       if (member.host >= frame.hosts.size()) {
-        throw ProtocolError("expected a host below " + std::to_string(frame.hosts.size()) + ", received " +
+        throw ProtocolError("expected a host index below " + std::to_string(frame.hosts.size()) + ", received " +
                             std::to_string(member.host));
       }
       members_.push_back({member.host, member.pid});
@@ -148,7 +148,7 @@ void AgentClient::onLost(const Lost& frame) {
       const std::string process = processOf(rank, loss.reason);
       {
         const Lock lock(mutex_);
-        const std::string text = "connect: " + process + " died while the ranks connected";
+        const std::string text = "connect: " + process + " exited while the ranks were connecting";
         if (!peerFailure_) peerFailure_ = failureRecord(MOSAIC_FAILURE_PEER_LOST, text);
       }
       deliver([rank, process](ControlListener& listener) { listener.onPeerLost(rank, process); });

@@ -28,11 +28,11 @@ InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32
     : world_(std::move(world)), rank_(rank) {
   const Lock lock(world_->mutex_);
   if (rank >= world_->size_) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected a rank below " + std::to_string(world_->size_) +
-                                               ", the size of its world, received " + rankName(rank));
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected a rank below the world size " +
+                                               std::to_string(world_->size_) + ", received " + rankName(rank));
   }
   if (world_->ranks_[rank].joined) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has joined already");
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has already joined");
   }
   world_->ranks_[rank].joined = true;
 }
@@ -52,7 +52,7 @@ InProcessControl::~InProcessControl() {
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
 void InProcessControl::join() {
   const Lock lock(world_->mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   hasJoined_ = true;
 }
 
@@ -73,7 +73,8 @@ std::optional<MosaicFailure> InProcessControl::peerFailure() const {
   if (world_->failure_ && world_->failure_->first != rank_) return world_->failure_->second;
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
     if (!world_->ranks_[peer].lost) continue;
-    return failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: " + processOf(peer) + " died while the ranks connected");
+    return failureRecord(MOSAIC_FAILURE_PEER_LOST,
+                         "connect: " + processOf(peer) + " exited while the ranks were connecting");
   }
   return std::nullopt;
 }
@@ -82,7 +83,7 @@ std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
   const auto isFinished = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
   world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: closed while connecting");
+  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +

@@ -16,7 +16,7 @@
 
 namespace mosaic::control {
 
-static_assert(std::endian::native == std::endian::little, "frames are little-endian, and so is memory");
+static_assert(std::endian::native == std::endian::little, "the wire format requires a little-endian host");
 
 constexpr uint32_t kMaxFrameBytes = 8 << 20;
 constexpr uint32_t kMaxRanks = 65536;
@@ -126,8 +126,8 @@ class FieldReader {
       read(range.count);
       total += range.count;
       if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || total > kMaxRanks) {
-        throw ProtocolError("expected a range of ranks below " + std::to_string(kMaxRanks) + ", received " +
-                            std::to_string(range.count) + " from " + std::to_string(range.first));
+        throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + ", received " +
+                            std::to_string(range.count) + " ranks starting at rank " + std::to_string(range.first));
       }
     }
   }
@@ -154,13 +154,14 @@ class FieldReader {
     uint32_t length = 0;
     read(length);
     if (uint64_t{length} * minElementBytes > static_cast<uint64_t>(end_ - at_)) {
-      throw ProtocolError("expected a list within its frame, received one of " + std::to_string(length) + " elements");
+      throw ProtocolError("expected a list that fits in its frame, received a list of " + std::to_string(length) +
+                          " elements");
     }
     return length;
   }
   const char* consume(size_t length) {
     if (length > static_cast<size_t>(end_ - at_)) {
-      throw ProtocolError("expected " + std::to_string(length) + " more bytes, received the end of the frame");
+      throw ProtocolError("expected " + std::to_string(length) + " more bytes, received a truncated frame");
     }
     return std::exchange(at_, at_ + length);
   }

@@ -11,7 +11,7 @@ namespace mosaic {
 
 /// Bytes written and read since the beginning, each on its own cache line. Lies in shared memory.
 struct ChannelIndex {
-  static_assert(std::atomic<uint64_t>::is_always_lock_free, "no lock reaches another process");
+  static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared memory requires lock-free atomics");
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
 };

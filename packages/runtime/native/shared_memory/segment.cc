@@ -22,9 +22,8 @@ constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the l
 constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
 const char* const kLayoutMismatch =
-    "connect: expected shared memory of this version's layout from the first rank of this host, received a different "
-    "layout; "
-    "install the same version of Mosaic on all ranks";
+    "connect: expected the shared-memory layout of this Mosaic version from the first rank of this host, received a "
+    "different layout; install the same version of Mosaic for all ranks";
 
 uint64_t pairs(uint64_t size) { return size * (size - 1); }
 
@@ -49,7 +48,7 @@ std::runtime_error systemError(const std::string& what) {
 uint8_t* map(uint64_t bytes, int fd) {
   const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) throw systemError("cannot map " + std::to_string(bytes) + " shared bytes");
+  if (base == MAP_FAILED) throw systemError("cannot map " + std::to_string(bytes) + " bytes of shared memory");
   return static_cast<uint8_t*>(base);
 }
 

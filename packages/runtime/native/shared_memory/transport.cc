@@ -107,8 +107,8 @@ void SharedMemory::connect(MosaicBootstrap& bootstrap, Wakeup wakeup) {
   }
   const auto size = static_cast<uint32_t>(ranks_.size());
   if (size > kMaxRanks) {
-    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: shared memory connects at most " + std::to_string(kMaxRanks) +
-                                               " ranks, received " + std::to_string(size));
+    throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the shared-memory transport supports at most " +
+                                               std::to_string(kMaxRanks) + " ranks, received " + std::to_string(size));
   }
   index_ = indexOf_[bootstrap.rank];
   matches_ = bootstrap.matches;
@@ -328,7 +328,7 @@ void connectHost(SharedMemory& memory, MosaicBootstrap& bootstrap) {
   const uint32_t* hosts = bootstrap.hosts;
   if (!std::all_of(hosts, hosts + bootstrap.size, [&](uint32_t host) { return host == hosts[0]; })) {
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the shared-memory transport requires all ranks on one host, "
-                                           "received ranks on several; use collectives that span hosts");
+                                           "received ranks on several hosts; use collectives that span hosts");
   }
   memory.connect(bootstrap, Wakeup::Futex);
 }

@@ -56,7 +56,7 @@ export async function agentAddress(
       where: "connect: ranks on several hosts",
       expected: "local rank 0 for rank 0",
       received: String(localRank),
-      remedy: "number the ranks of a host in the order of their ranks",
+      remedy: "assign local ranks in the order of ranks on each host",
     });
   }
   const tree = endpoint === undefined ? undefined : { index: rank, endpoint };
@@ -71,7 +71,7 @@ function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
   if (found !== undefined) return found;
   throw new OptionError({
     where: "connect",
-    expected: "the name of a job",
+    expected: "a job name",
     received: "neither MASTER_PORT nor MOSAIC_RUN_ID in the environment",
     remedy: "start the ranks with mosaic-run, or pass a name to the collectives",
   });
@@ -102,20 +102,20 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
   if (isUnknown) {
     throw missing(
       "LOCAL_RANK and LOCAL_WORLD_SIZE in the environment",
-      `none, and MASTER_ADDR ${endpoint?.host}, which is another host`,
+      `neither variable, and MASTER_ADDR ${endpoint?.host} on a different host`,
       "set them on all ranks, or start the ranks with mosaic-run",
     );
   }
   if (endpoint === undefined) {
     throw missing(
       "MASTER_ADDR and MASTER_PORT in the environment",
-      `none, and ${localWorldSize} of ${worldSize} ranks on this host`,
+      `neither variable, and ${localWorldSize} of ${worldSize} ranks on this host`,
       `set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a free port there${launcher === "Open MPI" ? ": mpirun -x MASTER_ADDR=… -x MASTER_PORT=29400" : ""}`,
     );
   }
   if (!process.env.MOSAIC_TOKEN_FILE) {
     throw missing(
-      "a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names",
+      "the same secret on all hosts, in the file specified by MOSAIC_TOKEN_FILE",
       "no MOSAIC_TOKEN_FILE in the environment",
       "create one with (umask 077; openssl rand -hex 32 > token) and pass MOSAIC_TOKEN_FILE=token to all ranks",
     );
@@ -158,9 +158,9 @@ async function socketPath(job: string): Promise<string> {
   if (stat.isDirectory() && stat.uid === uid && (stat.mode & 0o077) === 0) return join(directory, file);
   throw new OptionError({
     where: `connect: ${directory}`,
-    expected: `a directory of mode 700 that belongs to uid ${uid}`,
+    expected: `a directory with mode 700, owned by uid ${uid}`,
     received: `mode ${(stat.mode & 0o777).toString(8)}, uid ${stat.uid}`,
-    remedy: "remove it, or set XDG_RUNTIME_DIR or TMPDIR to a different directory",
+    remedy: "remove the directory, or set XDG_RUNTIME_DIR or TMPDIR to a different directory",
   });
 }
 
@@ -175,7 +175,7 @@ function makeDirectory(directory: string): void {
     const { code, message } = cause as NodeJS.ErrnoException;
     if (code === "EEXIST") return;
     throw new MosaicError(
-      `connect: no directory for the agent's socket: ${message}; set XDG_RUNTIME_DIR or TMPDIR to a different directory`,
+      `connect: cannot create a directory for the agent's socket: ${message}; set XDG_RUNTIME_DIR or TMPDIR to a different directory`,
       { cause },
     );
   }
@@ -213,7 +213,7 @@ class AgentConnection {
       if (socket !== undefined) return this.#keepOpen(socket);
       this.#input = await startAgent(this.#path, this.#treePosition, this.#timeout);
     }
-    throw new MosaicError(`connect: agents at ${this.#path} exit at startup; remove that socket`);
+    throw new MosaicError(`connect: the agent at ${this.#path} exits at startup; remove this socket file`);
   }
 
   release(): void {
@@ -290,7 +290,7 @@ function agentModule(): string {
       `  reason: ${cause instanceof Error ? cause.message.split("\n")[0] : String(cause)}`,
       "Likely causes:",
       "  - @mosaic/launcher is not installed: run `npm install @mosaic/launcher`",
-      "  - it was not built: run `npm run build` in packages/launcher",
+      "  - @mosaic/launcher was not built: run `npm run build` in packages/launcher",
       "  - a bundler moved the JavaScript: mark @mosaic/runtime and @mosaic/launcher as external, or start the ranks with mosaic-run",
     ];
     throw new AddonLoadError(lines.join("\n"), { cause });

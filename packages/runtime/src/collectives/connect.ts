@@ -14,7 +14,7 @@ export function resolveTimeout(timeoutOption: number | undefined): number {
   if (timeout > 0 && timeout <= 1e9) return timeout;
   throw new OptionError({
     where: timeoutOption === undefined ? "environment variable MOSAIC_COLLECTIVE_TIMEOUT" : "timeout",
-    expected: "seconds, more than 0 and at most 1e9",
+    expected: "seconds > 0, at most 1e9",
     received: String(timeoutOption ?? text),
   });
 }
@@ -89,7 +89,7 @@ export function inProcessControl(size: number, timeout?: number, hosts: readonly
   const isNumber = (host: unknown): boolean =>
     Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
   const fits = Array.isArray(hosts) && (hosts.length === 0 || (hosts.length === size && hosts.every(isNumber)));
-  expectValue("world: hosts", fits, `${size} numbers of hosts, from 0 to ${size - 1}`, hosts);
+  expectValue("world: hosts", fits, `${size} host indices from 0 to ${size - 1}`, hosts);
   return { world: callNative((addon) => addon.openWorld(size, resolveTimeout(timeout), Uint32Array.from(hosts))) };
 }
 
@@ -98,8 +98,8 @@ export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly
   if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
   throw new OptionError({
     where: "collectives",
-    expected: "a rank below the size",
-    received: `rank ${rank} of ${size}`,
+    expected: "a rank below the world size",
+    received: `rank ${rank} with world size ${size}`,
   });
 }
 

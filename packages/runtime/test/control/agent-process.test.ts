@@ -231,7 +231,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     stub({ MOSAIC_TOKEN_FILE: undefined });
     for (const local of [0, 1])
       await expect(addressOn(1, local)).rejects.toThrow(
-        "connect: ranks on several hosts: expected a secret, the same on all hosts, in the file that MOSAIC_TOKEN_FILE names, received no " +
+        "connect: ranks on several hosts: expected the same secret on all hosts, in the file specified by MOSAIC_TOKEN_FILE, received no " +
           "MOSAIC_TOKEN_FILE in the environment; create one with (umask 077; openssl rand -hex 32 > token)",
       );
     writeFileSync(join(directory, "short"), "short", { mode: 0o600 });
@@ -252,7 +252,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
       ),
     );
     stub({ MASTER_ADDR: "192.0.2.1" });
-    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, where rank 0 is/);
+    await expect(addressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, which runs rank 0/);
   }, 30_000);
 
   test("the port is waited for, and torchrun's own store has another", async () => {
@@ -276,7 +276,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     );
     stub({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
     await expect(agentAddress(2)).rejects.toThrow(
-      "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received none, and MASTER_ADDR 192.0.2.1, which is another host",
+      "expected LOCAL_RANK and LOCAL_WORLD_SIZE in the environment, received neither variable, and MASTER_ADDR 192.0.2.1 on a different host",
     );
     stub({ RANK: "0", WORLD_SIZE: "4", LOCAL_RANK: "1", LOCAL_WORLD_SIZE: "2" });
     await expect(agentAddress(0)).rejects.toThrow(
@@ -321,13 +321,13 @@ describe("the address", () => {
     mkdirSync(join(directory, "mosaic"));
     chmodSync(join(directory, "mosaic"), 0o755);
     await expect(agentAddress(1)).rejects.toThrow(OptionError);
-    await expect(agentAddress(1)).rejects.toThrow(/expected a directory of mode 700 .*, received mode 755/);
+    await expect(agentAddress(1)).rejects.toThrow(/expected a directory with mode 700, .*, received mode 755/);
   });
 
   test("is rejected at once where the system has no place for it, and elsewhere where the directory is gone", async () => {
     vi.stubEnv("XDG_RUNTIME_DIR", "/proc");
     await expect(agentAddress(1)).rejects.toThrow(
-      /^connect: no directory for the agent's socket: E[A-Z]+: .*\/proc\/mosaic'; set XDG_RUNTIME_DIR or TMPDIR/,
+      /^connect: cannot create a directory for the agent's socket: E[A-Z]+: .*\/proc\/mosaic'; set XDG_RUNTIME_DIR or TMPDIR/,
     );
     vi.stubEnv("XDG_RUNTIME_DIR", "/proc/x");
     expect(dirname((await agentAddress(1)).path)).toBe(join(tmpdir(), `mosaic-${userInfo().uid}`));

@@ -115,7 +115,7 @@ describe("ranks that end together", () => {
 });
 
 describe("an agent that", () => {
-  const reasonOfRanks = "the connection to the agent ended";
+  const reasonOfRanks = "the connection to the agent was closed";
 
   test("is killed takes its ranks with it: they lose the control plane, others lose them", async () => {
     const root = await startAgent({ host: "n0", children: true });

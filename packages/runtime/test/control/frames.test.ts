@@ -52,9 +52,9 @@ test("lists and ranges beyond what a frame or a world may hold are rejected", ()
   const exited = (list: number, first: number, count: number): string =>
     `${le(17)}0e${le(0)}${le(list)}${le(first)}${le(count)}`;
   expect(play([exited(2 ** 31, 0, 1), exited(1, 0, 65_537), exited(1, 65_536, 1), exited(1, 3, 0)])).toEqual([
-    `refused expected a list within its frame, received one of ${2 ** 31} elements`,
-    "refused expected a range of ranks below 65536, received 65537 from 0",
-    "refused expected a range of ranks below 65536, received 1 from 65536",
-    "refused expected a range of ranks below 65536, received 0 from 3",
+    `refused expected a list that fits in its frame, received a list of ${2 ** 31} elements`,
+    "refused expected ranks below 65536, received 65537 ranks starting at rank 0",
+    "refused expected ranks below 65536, received 1 ranks starting at rank 65536",
+    "refused expected ranks below 65536, received 0 ranks starting at rank 3",
   ]);
 });

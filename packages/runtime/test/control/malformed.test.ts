@@ -130,7 +130,7 @@ describe("a frame that names more ranks than the world has", () => {
         ...{ kind: "positions", world, request: 1n },
         positions: Array.from({ length: 150_000 }, () => ({ ranks: all(8), ...gone })),
       },
-      /more ranks than the world has/,
+      /more ranks than the world size/,
     ],
     [
       "losses",
@@ -140,7 +140,7 @@ describe("a frame that names more ranks than the world has", () => {
     [
       "losses, again and again",
       { kind: "lost", world, losses: Array.from({ length: 20_000 }, () => ({ ranks: all(8), reason: "" })) },
-      /more ranks than the world has/,
+      /more ranks than the world size/,
     ],
     ["exits", { kind: "exited", world, ranks: [[7, 2]] }, /expected (a rank|ranks) below 8/],
     ["a failure", { kind: "failed", world, rank: 8, code: 1, message: "" }, /expected (a rank|ranks) below 8/],

@@ -63,7 +63,7 @@ describe("ranks of one host", () => {
 
 describe("a rendezvous fails", () => {
   const remedy =
-    "see their output for the cause, and check that all ranks have the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID";
+    "check the output of the missing ranks, and set the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID on all ranks";
 
   test("after its time, naming who is missing; the one that joined first decides", async () => {
     const { path } = await startAgent();
@@ -126,8 +126,8 @@ describe("a rendezvous fails", () => {
   });
 
   test.each([
-    [3, 5, "WORLD_SIZE mismatch: rank 3 has 5, rank 0 has 4; set the same WORLD_SIZE on all ranks"],
-    [4, 4, "rank 4 of 4: expected RANK from 0 to 3"],
+    [3, 5, "WORLD_SIZE mismatch: 5 on rank 3, 4 on rank 0; set the same WORLD_SIZE on all ranks"],
+    [4, 4, "RANK: expected an integer from 0 to 3, received 4"],
   ])("where rank %d of %d joins a world of 4", async (rank, size, message) => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
@@ -173,7 +173,7 @@ describe("a rendezvous fails", () => {
       address: "",
     };
     const answer = await firstAnswer(path, encode({ kind: "hello", ...greeting }));
-    const versions = "has 3, the agent on n0 has 2; install the same version of";
+    const versions = "uses version 3, the agent on n0 uses version 2; use the same version of";
     expect(answer).toMatchObject({ kind: "refused", code: MISMATCH, message: expect.stringContaining(versions) });
     expect(await ranks.delivered("0", "refused")).toMatchObject({ message: expect.stringContaining(versions) });
     expect(PROTOCOL_VERSION).toBe(2);
@@ -186,7 +186,7 @@ describe("a rendezvous fails", () => {
     ranks.join("lost", { path: `${path}-none`, rank: 0, size: 2 });
     for (const id of ["0", "lost"]) {
       ranks.send("interrupt", id);
-      const message = "connect: closed while connecting";
+      const message = "connect: this rank closed while connecting";
       expect(await ranks.delivered(id, "refused")).toMatchObject({ code: CLOSED, message });
     }
   });

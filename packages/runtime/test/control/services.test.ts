@@ -60,7 +60,7 @@ describe("values", () => {
     ranks.send("drop", "1");
     expect(await ranks.delivered("0", "refused")).toMatchObject({
       code: 2,
-      message: `connect: rank 1 (pid ${ranks.pid} on n1) died while the ranks connected`,
+      message: `connect: rank 1 (pid ${ranks.pid} on n1) exited while the ranks were connecting`,
     });
     ranks.send("get", "2", "key");
     ranks.send("interrupt", "2");

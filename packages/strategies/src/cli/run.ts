@@ -75,10 +75,10 @@ function withOutputError(option: string, path: string, act: () => void): void {
 function formatHeader({ job }: Plan): string {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
   const sequences = batch === 1 ? "" : `${batch} × `;
-  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} for keys)`;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} key heads)`;
   const count = tokens.toLocaleString("en").replaceAll(",", " ");
   return [
-    `${sequences}${count} tokens, ${numHeads} heads${kv} of ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,
+    `${sequences}${count} tokens, ${numHeads} heads${kv} of size ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,
     `${job.nodes} × ${job.gpusPerNode} ranks, ${job.profile.name}`,
   ].join("; ");
 }
@@ -129,14 +129,14 @@ function formatTable(rows: readonly RankedStrategy[]): readonly string[] {
 /** What the marks in the table mean. */
 function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
-    `${ranking.length} strategies compared. A step is a forward and a backward; exposed comm: time in transfers that`,
-    "compute does not hide; intra- and inter-node: the most bytes that a rank sends within its node, and to other nodes. Times count in steps",
-    "of 1 %, from the shortest on: within one, fewer bytes between nodes come first, then less memory. Of each nesting the",
-    "best is shown, and every --backend; --all shows all.",
+    `${ranking.length} strategies compared. A step is a forward and a backward. Exposed comm: time of transfers that compute`,
+    "does not hide. Intra- and inter-node: the maximum bytes that a rank sends within its node, and to other nodes. Times",
+    "are compared in steps of 1 %, from the shortest; equal steps are ranked by fewer inter-node bytes, then by less memory.",
+    "The table lists the best strategy of each nesting, and every --backend; --all lists all strategies.",
   ];
   if (rows.some(({ evaluatedBy }) => evaluatedBy === "estimate")) {
     notes.push(
-      `≈ from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, as if peers kept pace; the others are simulated whole.`,
+      `≈ estimated from ${job.ranks > maxRecordedRanks ? "one rank" : "two ranks"}, assuming that all peers keep pace; the other rows are full simulations.`,
     );
   }
   if (rows.some(({ fits }) => !fits)) notes.push("! over --memory-limit.");
@@ -185,7 +185,7 @@ async function createPlan(settings: Settings): Promise<number> {
 type Proof = ReturnType<typeof prove>;
 
 function proveBest({ prediction }: Plan): Proof {
-  printNote("mosaic-plan: proving the best one\n");
+  printNote("mosaic-plan: proving the best strategy\n");
   return prove(prediction.record);
 }
 
@@ -206,9 +206,9 @@ function formatText(
 
 function formatProof({ best, job }: Plan, proof: Proof): readonly string[] {
   if (proof.total > 0)
-    return [`${best.name} is wrong in ${proof.total} places:`, ...proof.violations.map(({ message }) => message)];
+    return [`${best.name} has ${proof.total} violations:`, ...proof.violations.map(({ message }) => message)];
   return [
-    `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair counts once, every message has a matching send and receive.`,
+    `${best.name} is proved on ${formatProvedRanks(job.ranks, proof)}: every visible pair is computed exactly once, and every send has a matching receive.`,
   ];
 }
 

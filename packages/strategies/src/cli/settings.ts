@@ -72,45 +72,47 @@ function wrapWords(words: readonly string[]): string {
   return lines.map((line, i) => `${" ".repeat(23)}${line}${i < lines.length - 1 ? "," : ""}`).join("\n");
 }
 
-export const help: string = `Ranks strategies of one attention, forward and backward, on a cluster, by predicted time.
+export const help: string = `mosaic-plan: ranks strategies for one attention call, forward and backward, on a cluster by predicted time.
 
   npx mosaic-plan --tokens 1M --heads 32 --kv-heads 8 --head-dim 128 --nodes 32 --gpus-per-node 8
 
-What is computed
-  --tokens N         length of the sequence; k, M and G are powers of 1024
-  --heads N          query heads
-  --kv-heads N       key heads, a divisor of heads (as many as heads)
-  --head-dim N       size of a head (128)
-  --batch N          sequences (1)
+Attention
+  --tokens N         sequence length; k, M and G are powers of 1024
+  --heads N          number of query heads
+  --kv-heads N       number of key heads, a divisor of --heads (same as --heads)
+  --head-dim N       head size (128)
+  --batch N          number of sequences (1)
   --dtype NAME       ${dtypes.join(", ")} (bfloat16)
   --mask MASK        one of (causal)
 ${wrapWords(maskUsages)}
-                     LENGTHS are such as 8k,512,4x2k; the MASK of documents is applied to each. A+B is what either of
-                     two masks shows, "A&B" what both show: "slidingWindow:4k+causal&globalTokens:4"
+                     LENGTHS is a list such as 8k,512,4x2k; documents applies its MASK to each document. A+B is the
+                     union of two masks, "A&B" their intersection: "slidingWindow:4k+causal&globalTokens:4"
   --placement NAME   ${placements.join(", ")} (zigzag if causal, else contiguous)
 
 Cluster
-  --nodes N          (1)
-  --gpus-per-node N  ranks on each node (8)
+  --nodes N          number of nodes (1)
+  --gpus-per-node N  number of ranks per node (8)
   --profile NAME     ${Object.keys(profiles).join(", ")}, or a file.json written by calibrate() (h100-ib400)
-  --memory-limit N   what a rank may hold, such as 80GB: inputs, results and gradients of this attention included
+  --memory-limit N   memory limit per rank, such as 80GB; includes inputs, results and gradients of the attention
 
 Candidates
-  --backend FILE     a module whose default export makes a backend of your own: ({ ranks, nodes, … }) => backend, or
+  --backend FILE     a module with a default export that creates a custom backend: ({ ranks, nodes, … }) => backend, or
                      => { backend, mesh, name }; may be repeated
-  --simulate N       how many of the best are simulated whole (as many as take some seconds)
+  --simulate N       number of best strategies to simulate in full (as many as take some seconds)
 
 Output
-  --top N            rows of the table (10)
-  --all              a row for every grid and schedule, not only the best of each nesting
-  --json             one JSON object instead of table and code
-  --svg FILE         the best one's timeline        --tiles FILE   who computes what in it
-  --trace FILE       its timeline for Perfetto      --prove        proves it exact and free of deadlock
-  --html FILE        a page with its timeline, tiles, bytes by link, memory and load
+  --top N            number of table rows (10)
+  --all              list every grid and schedule, not only the best of each nesting
+  --json             print one JSON object instead of table and code
+  --svg FILE         write the timeline of the best strategy
+  --tiles FILE       write its tile map: which rank computes which tile
+  --trace FILE       write its timeline for Perfetto
+  --html FILE        write a page with its timeline, tiles, bytes by link, memory and load
+  --prove            prove that the best strategy is exact and free of deadlock
   -h, --help         show this help
 
-Exit code: 0; 1 if no strategy runs or fits, the proof fails, or what was found cannot be written; 2 if the command line
-cannot be understood.`;
+Exit code: 0 on success; 1 if no strategy runs or fits, the proof fails, or the output cannot be written; 2 if the
+command line is invalid.`;
 
 type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
 

@@ -19,9 +19,13 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
     `auto chose ${formatStrategy(best)}: ${formatCosts(best, bytes)}, predicted for ${job.profile.name}.`,
     ...next.map((planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, bytes)}.`),
     ...(next.some(({ seconds }) => seconds < best.seconds)
-      ? ["Times count in steps of 1 %: within one, fewer bytes between nodes decide, then less memory."]
+      ? [
+          "Times are compared in steps of 1 %; equal steps are ranked by fewer bytes between nodes, then by less memory.",
+        ]
       : []),
-    ...(large.length === 0 ? [] : [`${large.length} more would hold over ${formatBytes(job.memoryLimit)}.`]),
+    ...(large.length === 0
+      ? []
+      : [`${large.length} more strategies exceed the memory limit of ${formatBytes(job.memoryLimit)} per rank.`]),
     ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
     `${ranking.length} strategies were compared.`,
   ].join("\n");
@@ -44,7 +48,7 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
 function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
   const { seconds, exposedSeconds, peakBytes } = planned;
   const waiting = `${formatSeconds(exposedSeconds)} of it exposed communication`;
-  return `${formatSeconds(seconds)} a step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} held`;
+  return `${formatSeconds(seconds)} per step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} peak memory`;
 }
 
 function formatComparison(best: RankedStrategy, planned: RankedStrategy, bytes: FormatBytesSent): string {

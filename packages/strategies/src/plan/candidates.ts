@@ -262,7 +262,7 @@ function defaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionB
     return { [first]: nodes, [second]: gpusPerNode };
   throw new OptionError({
     where: `plan: candidate ${backend.name}`,
-    expected: "its mesh",
+    expected: "a candidate with a mesh",
     received: `a backend along ${backend.axes.length === 0 ? "no axis" : backend.axes.join(", ")}`,
     remedy: `pass { backend, mesh: { …: … } } with ${ranks} ranks`,
   });

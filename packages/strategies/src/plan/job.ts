@@ -77,7 +77,7 @@ export const planOptions = defineOptions("plan", {
    * The machine: measured by `calibrate`, or a name. Ranks that plan on their own must be given the same one: measure on one
    * and broadcast it. Default: "cpu-local", or "h100-ib400" on CUDA.
    */
-  profile: option.custom("the name of a profile, or a profile", isProfileLike, { optional: true }),
+  profile: option.custom("a profile, or the name of a profile", isProfileLike, { optional: true }),
   /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. Default: no limit. */
   memoryLimit: option.custom("a number of bytes > 0", isByteCount, { optional: true }),
   /** Only strategies that run on this very mesh. Default: any mesh. */
@@ -163,8 +163,8 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
   const most = Math.floor(maxRanks / gpusPerNode);
   throw new OptionError({
     where,
-    expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode}` : ""}`,
-    received: `${nodes} nodes of ${gpusPerNode}`,
+    expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode} ranks` : ""}`,
+    received: `${nodes} nodes of ${gpusPerNode} ranks`,
     remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
   });
 }

@@ -228,9 +228,9 @@ function meshFor(where: string, mesh: Coordinate, { ranks, planned }: { ranks: n
   if (ranks === planned) return mesh;
   throw new OptionError({
     where,
-    expected: `the ${planned} ranks that it was planned for`,
+    expected: `${planned} ranks, as in the plan`,
     received: String(ranks),
-    remedy: "plan for these, or put the other ranks on a data-parallel axis, dp",
+    remedy: "plan for this number of ranks, or put the other ranks on a data-parallel axis, dp",
   });
 }
 
@@ -244,7 +244,7 @@ function axisOrderError(planned: readonly string[], axes: readonly string[]): st
   const found = axes.filter((axis) => planned.includes(axis));
   return found.every((axis, i) => axis === planned[i])
     ? undefined
-    : `one with its axes in the order ${found.join(", ")}`;
+    : `a mesh with its axes in the order ${found.join(", ")}`;
 }
 
 interface StrategyCost {

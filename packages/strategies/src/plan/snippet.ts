@@ -22,7 +22,7 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
   return [
     `// ${candidate.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
     `// ${start}`,
-    ...(device === "" ? [] : ["// It needs @mosaic/kernels-cuda and @mosaic/collectives-nccl."]),
+    ...(device === "" ? [] : ["// Requires @mosaic/kernels-cuda and @mosaic/collectives-nccl."]),
     `import * as mosaic from "@mosaic/attention";`,
     ...candidate.imports,
     "",

@@ -27,13 +27,13 @@ export function stepsFor(root, out, base = process.env) {
   const steps = [...looks(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
   return steps.map(({ directory = ".", env: more, skip, ...step }) => {
     const dir = join(root, directory);
-    const missing = existsSync(dir) ? skip : `there is no ${directory}`;
+    const missing = existsSync(dir) ? skip : `${directory} was not found`;
     return { ...step, directory: dir, env: { ...env, ...more }, ...(missing && { skip: missing }) };
   });
 }
 
 function looks(root) {
-  const skip = programNamed("nvidia-smi") === undefined && "there is no nvidia-smi";
+  const skip = programNamed("nvidia-smi") === undefined && "nvidia-smi was not found";
   const doctor = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
   return [
     { name: "host", about: "nvidia-smi", seconds: 20, command: ["nvidia-smi"], ...(skip && { skip }) },
@@ -56,17 +56,23 @@ function tests(root) {
     },
     {
       name: "portable",
-      about: "tensor cores without Hopper's kernels",
+      about: "tensor-core tests without Hopper kernels",
       seconds: 60,
       directory: cuda,
       command: [...vitest, ...FEW],
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
     { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitest },
-    { name: "ring", about: "ring over four processes", seconds: 60, directory: ring, command: [...vitest, "test/gpu"] },
+    {
+      name: "ring",
+      about: "ring attention over four processes",
+      seconds: 60,
+      directory: ring,
+      command: [...vitest, "test/gpu"],
+    },
     {
       name: "demo",
-      about: "four ranks over a genome, beside one",
+      about: "attention over a genome on four ranks, compared with one device",
       seconds: 60,
       command: [process.execPath, join(root, "apps/quickstart/dist/main.js"), ...demo],
     },
@@ -79,7 +85,7 @@ function sanitizers(root) {
   const options = ["--target-processes", "all", "--error-exitcode", "9"];
   return ["memcheck", "racecheck"].map((tool) => ({
     name: tool,
-    about: `tensor cores under compute-sanitizer's ${tool}`,
+    about: `tensor-core tests under compute-sanitizer ${tool}`,
     seconds: 90,
     directory: "packages/kernels-cuda",
     command: [program, "--tool", tool, ...options, ...vitestOf(root), ...FEW],

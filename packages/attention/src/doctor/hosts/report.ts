@@ -24,7 +24,7 @@ export function reportHosts(result: HostsResult): readonly Section[] {
 }
 
 function describeHost({ label, hostname, address, ranks, node, instructionSet, ucx, ...host }: HostInfo): Finding {
-  const mtu = host.mtu === undefined ? "" : `, MTU ${host.mtu} of ${host.interface}`;
+  const mtu = host.mtu === undefined ? "" : `, MTU ${host.mtu} on ${host.interface}`;
   const version = host.packages["@mosaic/attention"] ?? "unknown";
   const count = `${ranks} rank${ranks === 1 ? "" : "s"}`;
   const software = `Node ${node}, Mosaic ${version}, ${ucx === undefined ? "no UCX" : `UCX ${ucx}`}, ${instructionSet}`;
@@ -65,9 +65,9 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
       valueOf: ({ ucx }) => ucx,
     },
     {
-      ...{ description: "the instruction set of CPU kernels", level: problem },
+      ...{ description: "CPU kernel instruction set", level: problem },
       remedy:
-        "set MOSAIC_ISA on all hosts to one that each supports; init rejects different ones, because results would be rounded differently",
+        "set MOSAIC_ISA on all hosts to an instruction set that every host supports; init rejects a mismatch, because results would be rounded differently",
       valueOf: ({ instructionSet }) => instructionSet,
     },
   ];
@@ -76,7 +76,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
     return groups.size === 1 ? [] : [level(`${description} mismatch: ${formatGroups(groups)}`, remedy)];
   });
   if (differing.length > 0 || hosts.length < 2) return differing;
-  return [ok("Node, Mosaic, UCX and instruction sets agree")];
+  return [ok("Node, Mosaic, UCX and instruction sets match")];
 }
 
 /** Labels by value. */
@@ -110,10 +110,10 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
     if (failing.length === 0) return [];
     const text = `${host.hostname} does not resolve to ${host.address} of ${host.label} on ${failing.join(", ")}`;
     return [
-      note(text, `give the endpoint as an address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`),
+      note(text, `pass the endpoint as an IP address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`),
     ];
   });
-  return findings.length > 0 ? findings : [ok("all names of hosts resolve to their addresses")];
+  return findings.length > 0 ? findings : [ok("all hostnames resolve to the addresses of their hosts")];
 }
 
 /** Against the first host, or against the first that reached both. */
@@ -144,7 +144,7 @@ function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   return [
     problem(
       `mismatch: ${formatGroups(groups)}`,
-      `${remedy}, if the switches between them carry it; else the smallest of them on all hosts`,
+      `${remedy}, if the switches support this MTU; otherwise set the smallest MTU on all hosts`,
     ),
   ];
 }
@@ -175,14 +175,14 @@ function describeFailure({ from, to, value: { phase, reason } }: HostPair<Socket
   const direction = `${from.label} → ${to.label}`;
   if (phase === "transfer") {
     return problem(
-      `${direction}: small messages arrive, large ones do not (${reason}): packets as large as the MTU are dropped on the way`,
-      `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to that of the network, or let ICMP "fragmentation needed" pass`,
+      `${direction}: small messages arrive, large ones do not (${reason}): packets of the MTU size are dropped along the path`,
+      `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
     );
   }
   const target = `${to.address}:${to.port}`;
   if (phase === "ping")
     return problem(
-      `${direction}: ${target} is connected, but nothing arrives (${reason})`,
+      `${direction}: connected to ${target}, but no data arrives (${reason})`,
       "check for a proxy or firewall",
     );
   const cause =
@@ -191,7 +191,7 @@ function describeFailure({ from, to, value: { phase, reason } }: HostPair<Socket
       : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
   return problem(
     `${direction}: blocked: TCP to ${target}: ${cause}`,
-    `on ${to.label}, open TCP ports to the hosts of the job: all, or a range that --ports 30000-30999 checks, ucx({ ports }) and UCX_TCP_PORT_RANGE use`,
+    `on ${to.label}, open TCP ports to the hosts of the job: either all ports, or one range for --ports 30000-30999 (mosaic-doctor), ucx({ ports }) and UCX_TCP_PORT_RANGE`,
   );
 }
 
@@ -209,7 +209,7 @@ function findSlow(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] 
         ? [
             note(
               `${direction}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
-              `compare ethtool ${from.interface ?? "IFACE"} and ${to.interface ?? "IFACE"} of both: speed, duplex, errors; and what else uses them`,
+              `run ethtool ${from.interface ?? "IFACE"} and ethtool ${to.interface ?? "IFACE"} on the two hosts: compare speed, duplex and errors; check for other traffic on both interfaces`,
             ),
           ]
         : []),
@@ -238,10 +238,10 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   const findings = [...reasons].map(([reason, labels]) => {
     if (/^not measured/.test(reason)) return note(reason);
     if (/^not installed/.test(reason))
-      return note(reason, "apt-get install libucx0 there: CPU ranks need it between hosts");
+      return note(reason, "run apt-get install libucx0 on these hosts: CPU ranks require UCX between hosts");
     return problem(
       `${labels.join(", ")}: ${reason}`,
-      "set UCX_NET_DEVICES to the interface between the hosts, or ucx({ network })",
+      "set UCX_NET_DEVICES to the interface between the hosts, or pass ucx({ network })",
     );
   });
   const links = listPairs(result, ucxLink);

@@ -125,7 +125,7 @@ async function measureUcx(
   const without = hosts.filter(({ ucx }) => ucx === undefined).map(({ label }) => label);
   if (without.length > 0) return `not installed on ${without.join(", ")}`;
   const all = reached.flat().filter((link) => link !== null);
-  if (all.some((link) => !("bandwidth" in link))) return "not measured while hosts cannot reach one another";
+  if (all.some((link) => !("bandwidth" in link))) return "not measured because some hosts cannot reach each other";
   if (hosts.length < 2) return "not measured on one rank";
   const slowest = Math.min(...all.map((link) => (link as SocketLink).bandwidth));
   const args = [exchange.index, hosts.length, Math.round(slowest), ports?.join("-") ?? ""].map(String);

@@ -37,15 +37,17 @@ void simd() {
 
 void isaChoice() {
   const std::vector<Isa> all = supportedIsas();
-  expect(chooseIsa(nullptr).isa == all.back() && chooseIsa("").isa == all.back(), "the fastest is the default");
+  expect(chooseIsa(nullptr).isa == all.back() && chooseIsa("").isa == all.back(),
+         "the fastest instruction set is the default");
   expect(chooseIsa("scalar").isa == Isa::Scalar && chooseIsa("scalar").error.empty(), "MOSAIC_ISA=scalar");
   const std::string error = chooseIsa("sse9").error;
-  expect(error.find("sse9") != std::string::npos && error.find("scalar") != std::string::npos, "an error names both");
+  expect(error.find("sse9") != std::string::npos && error.find("scalar") != std::string::npos,
+         "the error lists the requested and the supported instruction sets");
 }
 
 void pool(int threads) {
   Pool pool(threads);
-  expect(pool.threads() == threads, "threads counts the caller");
+  expect(pool.threads() == threads, "threads() includes the calling thread");
   for (int64_t tasks : {0, 1, 2, 3, 100, 1000}) {
     for (int repeat = 0; repeat < 100; ++repeat) {
       std::vector<std::atomic<int>> calls(static_cast<size_t>(tasks));
@@ -67,10 +69,10 @@ void pool(int threads) {
   } catch (const std::runtime_error& error) {
     caught = std::string(error.what()) == "seven";
   }
-  expect(caught, "an exception reaches the caller");
+  expect(caught, "an exception propagates to the caller");
   std::atomic<int> after{0};
   pool.parallelFor(10, [&](int64_t, int) { after++; });
-  expect(after == 10, "the pool survives an exception");
+  expect(after == 10, "the pool is usable after an exception");
 }
 
 void arena() {
@@ -80,12 +82,12 @@ void arena() {
     arena.reset();
     for (int i = 1; i < 40; ++i) {
       float* x = arena.allocate<float>(i * 10'000);
-      expect(reinterpret_cast<uintptr_t>(x) % 64 == 0, "arenas align to cache lines");
+      expect(reinterpret_cast<uintptr_t>(x) % 64 == 0, "arena allocations are aligned to cache lines");
       x[0] = x[i * 10'000 - 1] = 1;
     }
     if (step == 0) held = arena.capacity();
   }
-  expect(arena.capacity() == held, "equal steps allocate once");
+  expect(arena.capacity() == held, "identical steps allocate once");
 }
 
 /// Two rows of every kind: seen by both, by one, by none; a NaN.
@@ -106,12 +108,12 @@ void merge() {
   mergeStates({out.view(), lse.view()}, {&other, 1}, pool);
   const double ea = std::exp(1.5), eb = std::exp(0.5);
   expect(std::fabs(lse.get(0, 0, 0) - std::log(ea + eb)) < 1e-6, "merge: lse of both states");
-  expect(std::fabs(out.get(0, 0, 0, 1) - (10 * ea + 20 * eb) / (ea + eb)) < 1e-5, "merge: out of both");
-  expect(lse.get(0, 0, 1) == 2 && out.get(0, 0, 1, 0) == 10, "merge: nothing from the other side");
+  expect(std::fabs(out.get(0, 0, 0, 1) - (10 * ea + 20 * eb) / (ea + eb)) < 1e-5, "merge: out of both states");
+  expect(lse.get(0, 0, 1) == 2 && out.get(0, 0, 1, 0) == 10, "merge: the second state is empty");
   expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: the first state is empty");
   expect(lse.get(0, 0, 3) == -INFINITY, "merge: both states are empty");
   expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN propagates");
-  expect(out.paddingIntact() && lse.paddingIntact(), "merge: stays within its elements");
+  expect(out.paddingIntact() && lse.paddingIntact(), "merge: no out-of-bounds writes");
 }
 
 /// Attention in a loop holds no more memory after many steps than after the first.
@@ -139,7 +141,7 @@ void checkSteadyMemory() {
     attendBackward({grads, q.view(), {q.view(), lse.view(), delta.view()}, kv, tile}, supportedIsas().back(), pool);
     const size_t now = pool.arena(0).capacity() + pool.shared().capacity();
     if (step == 0) held = now;
-    expect(now == held && held > 0, "a loop of equal steps allocates once");
+    expect(now == held && held > 0, "a loop of identical steps allocates once");
   }
 }
 

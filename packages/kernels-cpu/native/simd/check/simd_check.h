@@ -87,7 +87,7 @@ struct SimdCheck {
     }
     const float before = b[L - 1];
     V::storePartial(b, V::load(a), L - 1);
-    expect(isSame(b[L - 1], before), "storePart past its end", L - 1);
+    expect(isSame(b[L - 1], before), "storePart writes past its end", L - 1);
     float ones[L];
     for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);
     expect(V::sum(V::load(ones)) == L * (L + 1) / 2, "sum", 0);

@@ -89,5 +89,5 @@ MOSAIC_CUDA_DRIVER(CHECK_SIGNATURE)
 // And is the version that the toolkit would link, but for one that it renamed in 12.8 while the old one stays.
 #define CHECK_VERSION(name, symbol, parameters)                                                                  \
   static_assert(check::equal(#symbol, "cuEventElapsedTime") || check::equal(#symbol, CHECK_LINKED(symbol)), \
-                #symbol " is an old version of the function");
+                #symbol " is not the current version of the function");
 MOSAIC_CUDA_DRIVER(CHECK_VERSION)

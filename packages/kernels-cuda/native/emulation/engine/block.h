@@ -154,7 +154,7 @@ struct Block {
     Block& self = *block;
     try {
       self.body();
-      if (!current->open.empty()) fail("cp.async never committed at exit");
+      if (!current->open.empty()) fail("cp.async was not committed before exit");
       if (self.asyncUnit) self.asyncUnit->onThreadExit();
       current->state = "exited";
       if (--self.liveThreads) self.ready.push_front(self.popReady());

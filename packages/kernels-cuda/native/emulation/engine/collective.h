@@ -35,11 +35,12 @@ inline void collective(const char* operation, CallSite site, Lane& laneOperands,
 inline void barrier(int id, int expected, bool wait, CallSite site) {
   Block& all = *block;
   current->site = site;
-  if (id < 0 || id >= 16 || expected <= 0 || expected % 32) fail("a barrier is one of 16, for whole warps");
+  if (id < 0 || id >= 16 || expected <= 0 || expected % 32)
+    fail("a barrier requires an index below 16 and whole warps");
   Barrier& bar = all.barriers[static_cast<size_t>(id)];
   const auto me = static_cast<size_t>(current->warp);
   Clocks& clocks = all.warps[me].clocks;
-  if (bar.arrived && bar.expected != expected) fail("barrier used with two thread counts");
+  if (bar.arrived && bar.expected != expected) fail("barrier used with different thread counts");
   bar.expected = expected;
   join(bar.clocks, clocks);
   if (wait) bar.waiting.push_back(current->thread);

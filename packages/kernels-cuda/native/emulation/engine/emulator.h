@@ -70,7 +70,7 @@ struct Registration {
 
 template <class Parameters>
 std::shared_ptr<const void> copyParameters(const void* parameters) {
-  static_assert(sizeof(Parameters) <= 4096, "drivers before CUDA 12.1 take no more as a kernel's arguments");
+  static_assert(sizeof(Parameters) <= 4096, "drivers before CUDA 12.1 limit kernel arguments to 4 KiB");
   return std::make_shared<const Parameters>(*static_cast<const Parameters*>(parameters));
 }
 

@@ -64,7 +64,7 @@ class HopperUnit : public AsyncUnit {
     Clocks& clocks = block->warps[static_cast<size_t>(current->warp)].clocks;
     if (bar.pending == 0) fail("more arrivals than the mbarrier's count");
     bar.bytes += bytes;
-    if (bytes < 0 || bar.bytes > kMaxPending) fail("mbarrier expects more bytes than it can count");
+    if (bytes < 0 || bar.bytes > kMaxPending) fail("the byte count of the mbarrier is out of range");
     bar.pending--;
     join(bar.clocks, clocks);
     clocks[static_cast<size_t>(current->warp)]++;
@@ -107,7 +107,7 @@ class HopperUnit : public AsyncUnit {
 
   void onThreadExit() override { groups.onThreadExit(); }
   const char* describePending() override {
-    if (!copies_.empty()) return "a block ended with TMA's copies under way";
+    if (!copies_.empty()) return "a block exited with pending TMA copies";
     return groups.describePending();
   }
 

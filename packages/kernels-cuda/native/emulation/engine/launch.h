@@ -17,7 +17,8 @@ template <class KernelFunction, class Parameters>
 void launch(KernelFunction kernel, const Launch& at, const Parameters& parameters) {
   const dim3 grid(at.grid.x, at.grid.y, at.grid.z), shape(at.block.x, at.block.y, at.block.z);
   const unsigned threads = shape.x * shape.y * shape.z;
-  if (threads % 32 || threads < 32 || threads > 1024) throw KernelError("a block needs 32 to 1024 threads, in warps");
+  if (threads % 32 || threads < 32 || threads > 1024)
+    throw KernelError("a block requires 32 to 1024 threads in whole warps");
   if (at.sharedBytes > kMaxSharedBytes) throw KernelError("more than 227 KiB of shared memory");
   const int64_t total = int64_t{grid.x} * grid.y * grid.z;
   std::atomic<int64_t> next{0};

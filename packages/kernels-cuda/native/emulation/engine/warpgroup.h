@@ -91,13 +91,14 @@ class Warpgroups {
     lane.fenced = false;
     for (const float* accumulators : done) {
       if (!lane.results.count(const_cast<float*>(accumulators))) {
-        fail("wgmma.wait_group names accumulators that no product writes");
+        fail("wgmma.wait_group lists accumulators that no wgmma writes");
       }
     }
     const size_t before = lane.results.size();
     collective("wgmma.wait_group", site, lane, [this, most](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
-        if (lanes[i]->committed.size() != lanes[0]->committed.size()) fail("wgmma: lanes have different groups");
+        if (lanes[i]->committed.size() != lanes[0]->committed.size())
+          fail("wgmma: lanes committed different numbers of groups");
       }
       const size_t all = lanes[0]->committed.size(), done = all > most ? all - most : 0;
       for (size_t group = 0; group < done; group++) {
@@ -107,11 +108,11 @@ class Warpgroups {
     });
     for (const float* accumulators : done) {
       if (lane.results.count(const_cast<float*>(accumulators))) {
-        fail("wgmma.wait_group names accumulators that are still pending");
+        fail("wgmma.wait_group lists accumulators that are still pending");
       }
     }
     if (before - lane.results.size() != done.size()) {
-      fail("wgmma.wait_group does not name all accumulators that it completes");
+      fail("wgmma.wait_group does not list all accumulators that it completes");
     }
   }
 
@@ -121,7 +122,7 @@ class Warpgroups {
     } nothing;
     collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
       int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
-      if (registers < ownRegisters) fail("setmaxnreg.inc to fewer registers than there are");
+      if (registers < ownRegisters) fail("setmaxnreg.inc below the current register count");
       while (registerPool_ < (registers - ownRegisters) * 32) {
         waitingForRegisters_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
@@ -137,7 +138,7 @@ class Warpgroups {
     } nothing;
     collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
       int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
-      if (registers > ownRegisters) fail("setmaxnreg.dec to more registers than there are");
+      if (registers > ownRegisters) fail("setmaxnreg.dec above the current register count");
       registerPool_ += (ownRegisters - registers) * 32;
       ownRegisters = registers;
       block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
@@ -146,14 +147,14 @@ class Warpgroups {
   }
 
   void onThreadExit() {
-    if (!currentLane().open.empty()) fail("wgmma never committed");
-    if (!currentLane().committed.empty()) fail("wgmma never waited for");
+    if (!currentLane().open.empty()) fail("wgmma was never committed");
+    if (!currentLane().committed.empty()) fail("wgmma was never waited for");
   }
 
   const char* describePending() {
     for (size_t warp = 0; warp < issued_.size(); warp++) {
-      if (issued_[warp] != issued_[warp / 4 * 4]) return "wgmma: a warp of a warpgroup left products out";
-      if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in some warps of a warpgroup only";
+      if (issued_[warp] != issued_[warp / 4 * 4]) return "wgmma: a warp issued fewer products than its warpgroup";
+      if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in only some warps of a warpgroup";
     }
     return "";
   }
@@ -184,8 +185,8 @@ class Warpgroups {
   /// Eight elements that lie together, of which the first is (i, k): i is a row of A or a column of B.
   static void read8(uint64_t descriptor, int i, int k, bool transposed, uint16_t (&x)[8]) {
     const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
-    if (descriptor >> 62 != 1) fail("wgmma: only the permutation of 128 bytes is emulated");
-    if (descriptor >> 49 & 7) fail("wgmma: no base offset is emulated");
+    if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
+    if (descriptor >> 49 & 7) fail("wgmma: base offsets are not emulated");
     const uint32_t panel = field(16), stride = field(32);
     const auto row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
     const uint32_t offset = transposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
@@ -194,7 +195,7 @@ class Warpgroups {
     std::memcpy(x, block->at(at, 16, 16), 16);
     for (uint32_t word = 0; config.races && word < 4; word++) {
       if (block->shadow[(at - kSharedBase) / 4 + word].pending & kNotFenced) {
-        fail("wgmma reads what threads stored: fence.proxy.async is missing");
+        fail("wgmma reads data stored by threads: fence.proxy.async is missing");
       }
     }
     block->onRead(at, 16, kWarpActor + static_cast<uint32_t>(current->warp));
