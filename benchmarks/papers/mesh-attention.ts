@@ -15,7 +15,7 @@ import {
   type MeshStrategy,
 } from "./volumes.ts";
 
-/** What is counted: on how many ranks, which tiles, how many query heads to a key head. */
+/** What is counted: on how many ranks, which tiles, how many query heads to a KV head. */
 interface VolumeSizes {
   readonly ranks: number;
   readonly tiles: readonly (readonly [number, number])[];
@@ -35,7 +35,7 @@ const meshVolumeSizes: VolumeSizes = {
 /** How far one tile is below the ring, each as a share. */
 interface Reduction {
   readonly tile: string;
-  /** Query heads a key head. */
+  /** Query heads a KV head. */
   readonly group: string;
   readonly forward: number;
   readonly both: number;
@@ -98,7 +98,7 @@ function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
     title: `Reduction of communication volume relative to ring attention, ${ranks} ranks, causal, zigzag`,
     columns: [
       { key: "tile", head: "tile (queries × keys)" },
-      { key: "group", head: "query heads per key head" },
+      { key: "group", head: "query heads per KV head" },
       { key: "forward", head: "forward", format: "percent" },
       { key: "both", head: "forward and backward", format: "percent" },
       { key: "formula", head: "by formula", format: "percent" },
@@ -135,7 +135,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
       { key: "theirs", head: "theirs", format: "percent" },
       { key: "ours", head: "ours", format: "percent" },
       { key: "tile", head: "tile" },
-      { key: "group", head: "query heads per key head" },
+      { key: "group", head: "query heads per KV head" },
       { key: "measure", head: "counted" },
     ],
     rows: [...near(maximum, "maximum"), ...near(average, "average")],

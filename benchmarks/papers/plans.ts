@@ -91,7 +91,7 @@ function createTable({ id, title, problem, cluster: { topology, bandwidth } }: C
   const where = `${topology.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {
     id,
-    title: `${title}: ${numHeads} heads, ${numKvHeads} key heads of ${headDim}, ${tokens} tokens; ${where}`,
+    title: `${title}: ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}, ${tokens} tokens; ${where}`,
     columns: [
       { key: "kind", head: "" },
       { key: "way", head: "way" },

@@ -57,7 +57,7 @@ export function rankChart(jsonLines: string): string {
   const strategies = [...new Set(rows.map(({ strategy }) => strategy))];
   const title = "Context parallelism strategies on 16 to 1 024 ranks";
   const subtitle =
-    "Predictions for one attention call, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 key heads of size 128, bfloat16.";
+    "Predictions for one attention call, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 KV heads of size 128, bfloat16.";
   const drawn = panels.map((panel, i) => {
     const place = `translate(${EDGE + (i % 2) * PANEL_WIDTH} ${TOP + Math.floor(i / 2) * PANEL_HEIGHT})`;
     return `<g transform="${place}">\n${drawPanel(panel, rows, strategies)}\n</g>`;

@@ -60,7 +60,7 @@ export function rankTable(rankCounts: readonly number[], sizes: Problem = proble
   const { tokens, numHeads, numKvHeads, headDim } = { numKvHeads: sizes.numHeads, ...sizes };
   return {
     id: "ranks",
-    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} key heads of ${headDim}: one attention call by number of ranks`,
+    title: `${tokens} tokens, ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}: one attention call by number of ranks`,
     columns: [
       { key: "strategy", head: "strategy" },
       { key: "ranks", head: "ranks", format: "integer" },

@@ -47,7 +47,7 @@ export interface Passes {
   readonly backward: number;
 }
 
-/** By the papers' analysis: all messages of one width, statistics left out; g query heads share a key head. */
+/** By the papers' analysis: all messages of one width, statistics left out; g query heads share a KV head. */
 export const formulas = {
   /** Gradients go home after p − 1 hops, ours; `hops` p is what the papers' ring takes. */
   ring: (p: number, g: number, hops: number = p - 1): Passes => ({

@@ -17,7 +17,7 @@ const maskOf = {
 /** Lengths of packed documents, in 32nds of the sequence. */
 const DOCUMENTS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
 
-/** One attention to time: as many key heads as heads. */
+/** One attention to time: as many KV heads as heads. */
 export interface AttentionProblem {
   readonly direction: "forward" | "backward";
   readonly dtype: "f32" | "bf16";

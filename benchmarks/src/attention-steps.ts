@@ -2,7 +2,7 @@ import * as mosaic from "@mosaic/attention";
 import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
-/** Attention over a sequence that ranks share: batch 1, as many key heads as heads. */
+/** Attention over a sequence that ranks share: batch 1, as many KV heads as heads. */
 export interface SharedAttention {
   readonly backend: mosaic.AttentionBackend;
   readonly mask: mosaic.Mask;

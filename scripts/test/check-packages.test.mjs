@@ -26,7 +26,7 @@ const ready = [
   ["an addon", {}, { "CMakeLists.txt": "", [addon]: "" }],
 ];
 const faulty = [
-  ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script, "postinstall"/],
+  ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script "postinstall"/],
   ["another license", { license: "ISC" }, {}, /expected license MIT/],
   ["no keywords", { keywords: undefined }, {}, /expected the keywords mosaic and attention/],
   ["no words of its own", { keywords: ["mosaic", "attention"] }, {}, /and package-specific keywords/],

@@ -122,7 +122,7 @@ test("a README that differs is reported, and left as it is", async () => {
 
 test("a README without a place for tables is reported", async () => {
   const root = declaring({ a: declaration("  /** Whether. */\n  keep: option.boolean(),\n") }, "# A package\n");
-  expect(await updateTables(root)).toEqual([`packages/a/README.md: no ${START} … ${END}`]);
+  expect(await updateTables(root)).toEqual([`packages/a/README.md: expected a section ${START} … ${END}, found none`]);
   expect(readmeOf(root)).toBe("# A package\n");
 });
 

@@ -147,7 +147,7 @@ function describePrediction({ secondsPredicted, seconds: measured }: Summary): s
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
   const formula = bytesSentClosedForm ?? bytesSentPlanned;
   if (bytesSent === formula && bytesSent === bytesSentPlanned) {
-    return `${bytesSentClosedForm === null ? "as planned" : "equal to the closed form"}`;
+    return bytesSentClosedForm === null ? "as planned" : "equal to the closed form";
   }
   return `closed form ${groupDigits(formula)}, planned ${groupDigits(bytesSentPlanned)}`;
 }

@@ -77,7 +77,7 @@ describe("the program", () => {
       for (const words of ["before: contiguous", `after: ${placed}`, "transfers per rank pair"])
         expect(drawn).toContain(words);
       // What ranks receive, forward: in backward of flex as much again, and as many gradients.
-      const received = /received by all ranks [\d.]+ \w+ → ([\d.]+) kB/.exec(drawn)![1];
+      const received = /received in total [\d.]+ \w+ → ([\d.]+) kB/.exec(drawn)![1];
       if (backend === "flex") expect(Number(summary["bytesSent"]) / 3000).toBeCloseTo(Number(received), 0);
     },
   );

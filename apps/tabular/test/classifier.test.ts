@@ -136,7 +136,7 @@ describe("TabularClassifier", () => {
     [
       "other columns than before",
       async (c) => (await c.fit(known, species)).predictProba([[1, 2]]),
-      /row 0: expected 4 columns, as fit/,
+      /row 0: expected 4 columns, as in fit/,
     ],
   ])("refuses %s, with its place", async (_, use, message) => {
     await onRanks(1, async (ctx) => {

@@ -93,7 +93,7 @@ the hosts fit`);
     [
       "no UCX",
       { host: { ucx: undefined }, measured: { ucx: "not installed on n1" } },
-      /· +not installed on n1\n +→ apt-get/,
+      /· +not installed on n1\n +→ run apt-get/,
     ],
     [
       "another instruction set",

@@ -38,7 +38,7 @@ export const flexTrafficOptions = defineOptions("flexTraffic", {
   batch: option.integer({ min: 1 }),
   /** H, the query heads. */
   numHeads: option.integer({ min: 1 }),
-  /** Hkv, the key heads. */
+  /** Hkv, the KV heads. */
   numKvHeads: option.integer({ min: 1 }),
   /** D, the size of a head. */
   headDim: option.integer({ min: 1 }),

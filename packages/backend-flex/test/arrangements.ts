@@ -10,7 +10,7 @@ export const worlds: readonly Arrangement[] = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((
   alongOneAxis((axis) => flex({ axis, ...choices[size % choices.length] }), [size]),
 );
 
-/** Queries travel where that is less: of as many key heads as query heads, where fewer rows of queries see a shard than it has. */
+/** Queries travel where that is less: of as many KV heads as query heads, where fewer rows of queries see a shard than it has. */
 export const exchanges: readonly Arrangement[] = [3, 8].flatMap((size) =>
   alongOneAxis((axis) => flex({ axis, queriesTravel: true, ...choices[(size + 1) % choices.length] }), [size]),
 );

@@ -22,7 +22,7 @@ export function keyOwner({ rows, columns }: Grid, rank: number, y: number): numb
 }
 
 /**
- * The grid of p ranks that sends the fewest bytes in a forward and a backward, when `group` query heads share a key head
+ * The grid of p ranks that sends the fewest bytes in a forward and a backward, when `group` query heads share a KV head
  * and messages are of one width: per column 5 chunks of queries' size, per row 6 / group. The wider one of two equals.
  *
  * Keys that come in `parts` make their way each time, queries once: wide grids then send less, but hold the queries of a

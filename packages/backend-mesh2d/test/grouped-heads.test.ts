@@ -8,7 +8,7 @@ const mesh = { sp: 6 };
 const extents = [{ queries: 23, keys: 23, masks: ["causal", "sliceMask"] }];
 const cases = ways.flatMap((way) => [1, 2, 8].map((numKvHeads) => [formatTitle(way), numKvHeads, way] as const));
 
-test.each(cases)("%s: eight query heads on %d key heads, as exact as one device", async (_, numKvHeads, way) => {
+test.each(cases)("%s: eight query heads on %d KV heads, as exact as one device", async (_, numKvHeads, way) => {
   const options = { placement: placements()[1]!, dtype: "float32", seed: 11 } as const;
   const trials = backendTrials({ mesh, axes: ["sp"] }, { ...options, extents }).map(
     (trial): Trial => ({ ...trial, numHeads: 8, numKvHeads, headDim: 8 }),

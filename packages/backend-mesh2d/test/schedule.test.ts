@@ -12,7 +12,7 @@ interface Given {
   readonly row?: number;
 }
 
-/** Costs in chunks of queries' size, with g query heads per key head; compute as long as `ratio` times all transfers. */
+/** Costs in chunks of queries' size, with g query heads per KV head; compute as long as `ratio` times all transfers. */
 function problem(queries: number, keys: number, given: Given): ScheduleOptions {
   const { g, ratio, backward, channels = 1, row = 1 } = given;
   const costs = { q: row * (backward ? 2 : 1), kv: 2 / g, out: row, dkv: backward ? 2 / g : 0 };
@@ -26,7 +26,7 @@ function excess({ makespan, transfer, compute }: Schedule): number {
   return makespan / Math.max(transfer, compute);
 }
 
-/** Tiles and how many query heads share a key head. Smaller tiles are too coarse: no order of a 2 × 2 comes near the bound. */
+/** Tiles and how many query heads share a KV head. Smaller tiles are too coarse: no order of a 2 × 2 comes near the bound. */
 const tiles = [
   [4, 4, [1, 2, 4, 8]],
   [8, 8, [1, 2, 4, 8]],
@@ -38,7 +38,7 @@ const tiles = [
 const ratios = [0.25, 0.5, 1, 2] as const;
 
 describe.each(tiles)("%d × %d", (queries, keys, groups) => {
-  test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per key head", (g) => {
+  test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
         const schedule = greedySchedule(problem(queries, keys, { g, ratio, backward }));
@@ -48,7 +48,7 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
     }
   });
 
-  test.each(groups)("two channels take no longer than one, %d query heads per key head", (g) => {
+  test.each(groups)("two channels take no longer than one, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
         const [one, two] = ([1, 2] as const).map((channels) =>

@@ -32,7 +32,7 @@ test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries
   expect(offsets(5).map((y) => keyOwner(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
 });
 
-test("the grid that sends least grows tall as key heads grow few", () => {
+test("the grid that sends least grows tall as KV heads grow few", () => {
   expect(bestGrid(256, 1, 1)).toEqual({ rows: 16, columns: 16 });
   expect(bestGrid(256, 4, 1)).toEqual({ rows: 32, columns: 8 });
   expect(bestGrid(256, 8, 1)).toEqual({ rows: 32, columns: 8 });

@@ -14,7 +14,7 @@ export interface HeadRange {
   readonly count: number;
 }
 
-/** Query heads, and the key heads that they read. */
+/** Query heads, and the KV heads that they read. */
 export interface HeadShard {
   readonly queries: HeadRange;
   readonly keys: HeadRange;
@@ -46,7 +46,7 @@ export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): R
 
 /**
  * The heads of every rank: query heads in order, as equal as can be (the first heads % size ranks have one more; with
- * fewer heads than ranks the last have none), and every key head that they read. A key head may belong to several ranks.
+ * fewer heads than ranks the last have none), and every KV head that they read. A KV head may belong to several ranks.
  */
 export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
   const perKey = numHeads / numKvHeads;
@@ -63,7 +63,7 @@ export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): 
 }
 
 /**
- * A share in parts, in each of which every key head has equally many query heads, as kernels want it; heads count from
+ * A share in parts, in each of which every KV head has equally many query heads, as kernels want it; heads count from
  * the share's first. Cutting query heads 3 to 9 of groups of four gives 3 | 4 to 7 | 8 and 9.
  */
 export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { queries, keys }: HeadShard): HeadShard[] {
@@ -79,7 +79,7 @@ export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { querie
   return parts;
 }
 
-/** The part with one more key head, and the query heads before `end`. */
+/** The part with one more KV head, and the query heads before `end`. */
 function addKeyHead({ queries, keys }: HeadShard, end: number): HeadShard {
   return {
     queries: { first: queries.first, count: end - queries.first },

@@ -19,7 +19,7 @@ export const ulyssesTrafficOptions = defineOptions("ulyssesTraffic", {
   batch: option.integer({ min: 1 }),
   /** H, the query heads. */
   numHeads: option.integer({ min: 1 }),
-  /** Hkv, the key heads. */
+  /** Hkv, the KV heads. */
   numKvHeads: option.integer({ min: 1 }),
   /** D, the size of a head. */
   headDim: option.integer({ min: 1 }),
@@ -32,7 +32,7 @@ export type UlyssesTrafficOptions = OptionsOf<typeof ulyssesTrafficOptions>;
 /**
  * What one rank sends and receives along the axis, in closed form: bytes and messages, those of `inner` not counted.
  *
- * A rank of h of the H query heads and g key heads, with S of the n rows and T of the m keys, sends
+ * A rank of h of the H query heads and g KV heads, with S of the n rows and T of the m keys, sends
  *
  * - forward: S·(H − h) rows of q, T·(Σ over the others of their g) of k and of v; then (n − S)·h rows of float32 out and lse;
  * - backward: as many rows of q and dOut and of float32 lse and delta, the same of k and v; then, in float32, (n − S)·h

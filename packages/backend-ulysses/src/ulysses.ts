@@ -42,7 +42,7 @@ export type UlyssesOptions = OptionsOf<typeof ulyssesOptions>;
  * many ranks there are; `ulyssesTraffic` gives the bytes.
  *
  * Heads need not divide: the first H % p ranks have one more, and with fewer heads than ranks the last ones have none. A
- * key head goes to every rank that has a query head of its group; the partial dk and dv are added up at their owner, in
+ * KV head goes to every rank that has a query head of its group; the partial dk and dv are added up at their owner, in
  * float32 and rank order. Any mask, any placement, shards of any length.
  *
  * `inner` sees the sequence whole along the axis and may communicate along others: with `inner: ring({ axis: "node" })`

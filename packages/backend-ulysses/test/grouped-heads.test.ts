@@ -13,13 +13,13 @@ import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** Query heads and key heads, and how many ranks share them. */
+/** Query heads and KV heads, and how many ranks share them. */
 const cases = [
   { numHeads: 3, numKvHeads: 3, size: 4, why: "one rank has no heads" },
   { numHeads: 8, numKvHeads: 2, size: 3, why: "a rank's heads begin in one group and end in the next" },
   { numHeads: 12, numKvHeads: 3, size: 2, why: "a rank has one and a half groups" },
   { numHeads: 10, numKvHeads: 5, size: 3, why: "a rank has the end of one group and a whole one" },
-  { numHeads: 6, numKvHeads: 1, size: 4, why: "every rank needs the one key head" },
+  { numHeads: 6, numKvHeads: 1, size: 4, why: "every rank needs the one KV head" },
   { numHeads: 7, numKvHeads: 7, size: 5, why: "some ranks have two heads, others one" },
   { numHeads: 2, numKvHeads: 1, size: 7, why: "most ranks only pass rows" },
 ] as const;

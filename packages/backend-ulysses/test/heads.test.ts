@@ -10,7 +10,7 @@ const sizes = fc.integer({ min: 1, max: 12 });
 const listed = ({ first, count }: HeadRange, from = 0): number[] =>
   Array.from({ length: count }, (_, i) => from + first + i);
 
-test("every query head has one rank, no rank has two more than another, and the key heads are those that are read", () => {
+test("every query head has one rank, no rank has two more than another, and the KV heads are those that are read", () => {
   fc.assert(
     fc.property(counts, sizes, (given, size) => {
       const shares = headShards(given, size);
@@ -25,7 +25,7 @@ test("every query head has one rank, no rank has two more than another, and the 
   );
 });
 
-test("in every part key heads have equally many query heads, the right ones, and parts are as few as they can be", () => {
+test("in every part KV heads have equally many query heads, the right ones, and parts are as few as they can be", () => {
   fc.assert(
     fc.property(counts, sizes, (given, size) => {
       for (const share of headShards(given, size)) {

@@ -88,7 +88,7 @@ test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of ev
   }
 });
 
-test("key heads that several ranks read are sent to each of them, and no others", async () => {
+test("KV heads that several ranks read are sent to each of them, and no others", async () => {
   const trial = even(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
   const row = 2 * 8 * 4 * 4; // bytes of one head's rows of a shard
   const rowStats = 2 * 8 * 4;

@@ -64,7 +64,7 @@ test("a world that failed leaves the next one alone", async () => {
 });
 
 test.each([[[0]], [[0, 1, 2]], [[0, -1]], [[0, 2]], [[0, 0.5]]])("hosts %j of two ranks", async (hosts) => {
-  await expect(openRanks(2, { hosts })).rejects.toThrow("world: hosts: expected 2 host indices, from 0 to 1");
+  await expect(openRanks(2, { hosts })).rejects.toThrow("world: hosts: expected 2 host indices from 0 to 1");
 });
 
 test.each([3, "ab", {}, [null, 0]])("hosts %j of two ranks, by a caller without types", async (hosts) => {

@@ -45,11 +45,11 @@ test("attention to one key is its value, to none is nothing, and equal scores gi
   expect(maxError(lse, [15, Number.NEGATIVE_INFINITY, Math.log(3)])).toBeLessThan(1e-13);
 });
 
-test("query heads read the key head of their group", () => {
+test("query heads read the KV head of their group", () => {
   const problem = createProblem(1);
   const { out } = attentionOracle(problem);
   const { numKvHeads: _, ...rest } = problem;
-  // Every key head twice makes it ordinary attention.
+  // Every KV head twice makes it ordinary attention.
   const repeated = (x: Float64Array) => {
     const head = sizes.keys * sizes.headDim;
     const heads = Array.from({ length: x.length / head }, (_, i) => Array.from(x.subarray(i * head, (i + 1) * head)));

@@ -106,7 +106,7 @@ export function localRank(env: EnvironmentVariables = process.env): number | und
   return own ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
 }
 
-/** Ranks of this host; undefined where the launcher sets none. Throws OptionError for no integer above 0. */
+/** Ranks of this host; undefined where the launcher sets none. Throws OptionError unless it is an integer ≥ 1. */
 export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localWorldSize", env);
   const own = parseInteger("LOCAL_WORLD_SIZE", env, 1);
@@ -238,7 +238,7 @@ function parseInteger(
   const text = env[name];
   if (text === undefined || text === "") return undefined;
   if (/^\d+$/.test(text) && Number(text) >= min && Number(text) <= max) return Number(text);
-  const range = max < Number.MAX_SAFE_INTEGER ? ` from ${min} to ${max}` : ` above ${min - 1}`;
+  const range = max < Number.MAX_SAFE_INTEGER ? ` from ${min} to ${max}` : ` ≥ ${min}`;
   throw new OptionError({
     where: `environment variable ${name}`,
     expected: `an integer${min > 0 ? range : ""}`,

@@ -98,7 +98,7 @@ test("partial and impossible variables are rejected", () => {
   );
   refused({ ...openMpi, OMPI_COMM_WORLD_RANK: "-1" }, /OMPI_COMM_WORLD_RANK: expected an integer, received "-1"/);
   refused({ ...torchrun, MASTER_ADDR: "n0", MASTER_PORT: "70000" }, "MASTER_PORT: expected an integer from 1 to 65535");
-  refused({ ...torchrun, LOCAL_WORLD_SIZE: "0" }, 'LOCAL_WORLD_SIZE: expected an integer above 0, received "0"');
+  refused({ ...torchrun, LOCAL_WORLD_SIZE: "0" }, 'LOCAL_WORLD_SIZE: expected an integer ≥ 1, received "0"');
   expect(launchEnvironment({ RANK: "", WORLD_SIZE: "" })).toMatchObject({ launcher: undefined });
 });
 

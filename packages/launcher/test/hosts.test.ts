@@ -363,11 +363,11 @@ describe("the options for hosts", () => {
 
   it.each([
     [["--hosts", ""], {}, /--hosts: expected a comma-separated list of \[user@\]host\[:slots\], received ""/],
-    [["--hosts", "-oProxyCommand=x,b"], {}, /--hosts: expected \[user@\]host/],
-    [["--hosts", "a;b"], {}, /--hosts: expected \[user@\]host/],
-    [["--hosts", "a:0"], {}, /--hosts: expected \[user@\]host/],
-    [["--hosts", "fe80::1"], {}, /--hosts: expected \[user@\]host/],
-    [["--hosts", "[zz]"], {}, /--hosts: expected \[user@\]host/],
+    [["--hosts", "-oProxyCommand=x,b"], {}, /--hosts: expected a comma-separated list of \[user@\]host/],
+    [["--hosts", "a;b"], {}, /--hosts: expected a comma-separated list of \[user@\]host/],
+    [["--hosts", "a:0"], {}, /--hosts: expected a comma-separated list of \[user@\]host/],
+    [["--hosts", "fe80::1"], {}, /--hosts: expected a comma-separated list of \[user@\]host/],
+    [["--hosts", "[zz]"], {}, /--hosts: expected a comma-separated list of \[user@\]host/],
     [[], { MOSAIC_HOSTS: "a,b,a:2" }, /--hosts: expected unique hosts, with a:N for N ranks .*\(from MOSAIC_HOSTS\)/],
     [
       ["--hosts=a", "--hostfile=b"],

@@ -293,14 +293,14 @@ describe("node 0", () => {
     expect(against({})).toBe("none");
     expect(against({ runtime: "22.1.0" })).toBe("none");
     expect(against({ runtime: "20.20.0" })).toMatch(
-      /node 1 \(b\) runs 20\.20\.0, node 0 \(a\) 22\.18\.0; use the same major/,
+      /node 1 \(b\) uses 20\.20\.0, node 0 \(a\) uses 22\.18\.0; use the same major version/,
     );
     for (const other of [{ launcher: "0.2.0" }, { version: 3 }])
       expect(against(other)).toMatch(
         /launcher version mismatch: node 1 \(b\) uses \S+, node 0 \(a\) uses 0\.1\.0; install the same version/,
       );
     expect(against({ nodeRank: 2 })).toMatch(/expected --node-rank 0 to 1/);
-    expect(against({ minNodes: 1 })).toMatch(/node 1 \(b\) has 1:2, node 0 \(a\) 2;/);
+    expect(against({ minNodes: 1 })).toMatch(/--nnodes mismatch: node 1 \(b\) uses 1:2, node 0 \(a\) uses 2;/);
     expect(waitingMessage(new Set([0, 20]), 21)).toBe("2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more");
   });
 

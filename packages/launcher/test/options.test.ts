@@ -52,7 +52,7 @@ describe("a command line", () => {
     [["--max-restart=1"], /did you mean --max-restarts\?/],
     [["--no-jsn"], /unknown option --no-jsn/],
     [["--lgo-dir", "x"], /did you mean --log-dir\?/],
-    [["--zzzzzzzz"], /unknown option --zzzzzzzz \(mosaic-run --help/],
+    [["--zzzzzzzz"], /unknown option --zzzzzzzz \(see mosaic-run --help/],
     [["-x"], /unknown option -x/],
     [["--no_python", "python"], /unknown option --no_python: use --exec/],
     [["-m", "train"], /unknown option -m: use --exec python -m <module>/],
@@ -265,7 +265,7 @@ describe("values", () => {
     expect([...parseRanks(undefined, 9)]).toEqual([0]);
     expect([...parseRanks("all", 9)]).toHaveLength(9);
     expect([...parseRanks("none", 9)]).toEqual([]);
-    for (const wrong of ["4", "3-2", "x", "", "1,"]) expect(() => parseRanks(wrong, 4)).toThrow(/ranks of 0-3/);
+    for (const wrong of ["4", "3-2", "x", "", "1,"]) expect(() => parseRanks(wrong, 4)).toThrow(/ranks from 0 to 3/);
   });
 });
 

@@ -83,7 +83,7 @@ export interface GatheredStatistics {
   readonly start: number;
 }
 
-// B batch, H heads in Hkv groups of G, each with a key head; L rows of a query chunk, D head size, N chunks.
+// B batch, H heads in Hkv groups of G, each with a KV head; L rows of a query chunk, D head size, N chunks.
 
 /**
  * For each row of a query chunk, each head and each chunk j that it did not attend to though it might have: a bound on the
@@ -195,7 +195,7 @@ function roundingMargin(lse: Tensor): Tensor {
   return result;
 }
 
-/** Numbers that bound where a chunk's keys lie: for each key head a centre [D] and a radius. */
+/** Numbers that bound where a chunk's keys lie: for each KV head a centre [D] and a radius. */
 export function keyStatisticsWidth({ numKvHeads, headDim }: { numKvHeads: number; headDim: number }): number {
   return numKvHeads * (headDim + 1);
 }

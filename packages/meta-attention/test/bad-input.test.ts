@@ -133,7 +133,7 @@ test("a mask of another length, or a placement of another", async () => {
       using x = randn(ctx, [1, 4, 8]);
       using _ = await attention.forward(x);
     });
-  expect(String(await forward({ mask: masks.documents([3, 4]) }))).toMatch(/sequence of 7/);
+  expect(String(await forward({ mask: masks.documents([3, 4]) }))).toMatch(/sequence of length 7/);
   expect(String(await forward({ placement: contiguous([3, 4]) }))).toMatch(/2 lengths that sum to 8/);
 });
 

@@ -120,7 +120,7 @@ const grouped = { numKvHeads: 2 };
 
 const worlds: readonly World[] = [
   ["1 rank", 1, 40, { chunksPerRank: 5 }],
-  ["1 rank, one key head, float16", 1, 40, { chunksPerRank: 3, numKvHeads: 1, ...float16 }],
+  ["1 rank, one KV head, float16", 1, 40, { chunksPerRank: 3, numKvHeads: 1, ...float16 }],
   ["2 ranks", 2, 40, {}],
   ["2 ranks, zigzag, causal, bfloat16", 2, 44, { placement: "zigzag", chunksPerRank: 2, causal: true, ...bfloat16 }],
   ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...grouped }],

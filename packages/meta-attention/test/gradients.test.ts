@@ -63,7 +63,7 @@ const trials: Row[] = [
     },
   },
   {
-    name: "exact, causal, zigzag, one key head, losses, 2 ranks of 2",
+    name: "exact, causal, zigzag, one KV head, losses, 2 ranks of 2",
     ranks: 2,
     trial: {
       options: {

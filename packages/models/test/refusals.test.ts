@@ -129,7 +129,7 @@ describe("a folder is rejected before anything is sent", () => {
 describe("generate rejects before anything is sent", () => {
   const tokens = [1, 2, 3];
   const refused: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
-    ["nothing to continue", {}, /generate: expected one of prompt, messages and tokens, received none/],
+    ["nothing to continue", {}, /generate: expected exactly one of prompt, messages and tokens, received none/],
     ["two things to continue", { tokens, prompt: "a" }, /received prompt and tokens/],
     [
       "no token",

@@ -319,7 +319,7 @@ describe("addLoRA", () => {
       using model = new Block(ctx);
       const names = [...model.stateDict().keys()];
       expect(() => addLoRA(ctx, model, { targets: ["out_proj", "q_proj"], rank: 2 })).toThrow(
-        /among "attn.qkv_proj", "attn.out_proj", "mlps.0.gate_proj".*received "q_proj"/,
+        /available: "attn.qkv_proj", "attn.out_proj", "mlps.0.gate_proj".*received "q_proj"/,
       );
       expect(() => addLoRA(ctx, model, { targets, rank: 0 })).toThrow(/rank: expected an integer ≥ 1/);
       expect([...model.stateDict().keys()]).toEqual(names);
@@ -333,7 +333,7 @@ describe("addLoRA", () => {
       using hidden = new Hidden();
       expect(() => addLoRA(ctx, hidden, { targets: ["layer"], rank: 1 })).toThrow(/keep the child in a property/);
       expect(hidden.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
-      expect(() => hidden.replaceChild("other", new Linear(ctx, 2, 2))).toThrow(/among layer, received "other"/);
+      expect(() => hidden.replaceChild("other", new Linear(ctx, 2, 2))).toThrow(/available: layer\), received "other"/);
     }));
 });
 

@@ -62,7 +62,7 @@ test.each([
   [9, 3, 4],
   [9, 3, 6],
 ])(
-  "%i query heads of %i key heads, shared out over %i ranks: shares begin within groups",
+  "%i query heads of %i KV heads, shared out over %i ranks: shares begin within groups",
   (numHeads, numKvHeads, sp) => {
     const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
     expect(prove(record({ backend: ulysses(), ...call })).violations).toEqual([]);

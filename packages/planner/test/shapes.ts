@@ -14,7 +14,7 @@ import {
 } from "@mosaic/core";
 import type { RecordOptions } from "../src/index.ts";
 
-/** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each key head. */
+/** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each KV head. */
 export const ragged = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 } as const;
 
 export const someMasks: readonly Mask[] = [

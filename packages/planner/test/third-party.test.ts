@@ -110,5 +110,5 @@ test("ranks that disagree about a reduction are found", () => {
       () => "sum",
       (rank) => 4 + rank,
     ),
-  ).toBe("allReduce: group rank 1 has 5 elements, group rank 0 4");
+  ).toBe("allReduce: size mismatch: group rank 1 has 5 elements, group rank 0 has 4");
 });

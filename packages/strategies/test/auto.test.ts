@@ -31,7 +31,7 @@ test("it reports what it chose, why, and what else there was", () => {
   expect(strategy.axes).toEqual(best.strategy.axes);
   const [first, ...others] = strategy.explanation.split("\n");
   expect(first).toMatch(
-    new RegExp(`^auto chose ${best.name} on \\{ .* \\}: .* a step, .* predicted for h100-ib400\\.$`),
+    new RegExp(`^auto chose ${best.name} on \\{ .* \\}: .* per step, .* predicted for h100-ib400\\.$`),
   );
   expect(others.at(-1)).toBe(`${ranking.length} strategies were compared.`);
   expect(others.length).toBeGreaterThan(2);

@@ -38,7 +38,7 @@ test("a table, what its marks mean, and the code to paste", () => {
   expect(stderr).toMatch(/^mosaic-plan: estimating \d+\nmosaic-plan: simulating 2\n$/);
   const lines = stdout.split("\n");
   expect(lines[0]).toBe(
-    "16 384 tokens, 8 heads (2 key heads) of size 64, bfloat16, causal, zigzag; 1 × 4 ranks, h100-ib400",
+    "16 384 tokens, 8 heads (2 KV heads) of size 64, bfloat16, causal, zigzag; 1 × 4 ranks, h100-ib400",
   );
   expect(lines[2]).toMatch(/step time +forward +exposed comm +intra-node +inter-node +memory +strategy +mesh$/);
   const rows = lines.slice(3, lines.indexOf("", 3));

@@ -14,7 +14,7 @@ export function describeBench({
   backward,
   ranks,
 }: BenchSettings): string {
-  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} key heads)`;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} KV heads)`;
   return `${ranks} ranks, ${numHeads} heads${kv} of size ${headDim}, ${dtype}, ${mask.name}, ${placement}, ${backward ? "forward and backward" : "forward"}`;
 }
 

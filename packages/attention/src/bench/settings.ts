@@ -51,7 +51,7 @@ export const help = `mosaic-bench: measures the time of attention with each back
                      local is one device with the threads of all ranks
   --ranks N          number of ranks; all run in this process and share its cores (2)
   --heads N          number of query heads (8)
-  --kv-heads N       number of key heads, a divisor of --heads (same as --heads)
+  --kv-heads N       number of KV heads, a divisor of --heads (same as --heads)
   --head-dim N       head size (64)
   --dtype NAME       ${dtypeNames.join(", ")} (float32)
   --mask MASK        a mask of mosaic-plan: ${maskUsages.slice(0, 5).join(", ")}, … (causal)

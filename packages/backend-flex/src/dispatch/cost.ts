@@ -2,7 +2,7 @@ import { defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@
 
 const nonNegativeRange = { min: 0 } as const;
 
-// 64 query heads and 8 key heads of 128, bfloat16: 4 · 64 · 128 operations a pair, 2 · 8 · 128 · 2 bytes a row of k and v.
+// 64 query heads and 8 KV heads of 128, bfloat16: 4 · 64 · 128 operations a pair, 2 · 8 · 128 · 2 bytes a row of k and v.
 export const dispatchCostOptions = defineOptions("DispatchCost", {
   /** Seconds of forward compute per visible pair: 64 heads of 128 at 500 Tflop/s have the default. Default: 6.5536e-11. */
   pair: option.number({ ...nonNegativeRange, default: 6.5536e-11 }),

@@ -34,7 +34,7 @@ const irregularExtents: readonly Extents[] = [
   { queries: 5, keys: 0, masks: ["full"] },
 ];
 
-/** Query heads, key heads, head size, batch: even and odd, grouped and not. */
+/** Query heads, KV heads, head size, batch: even and odd, grouped and not. */
 const headSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 1 },

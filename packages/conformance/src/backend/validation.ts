@@ -325,7 +325,7 @@ function invalidInputs(): InvalidCall[] {
     shape("q", [1, 4, 4, 8], /queries \[B,H,5,D\], as specified by their layout, received \[1,4,4,8\]/),
     shape("q", [4, 5, 8], /queries \[B,H,5,D\], as specified by their layout, received \[4,5,8\]/),
     shape("k", [1, 2, 6, 8], /keys \[B,H,5,D\], as specified by their layout, received \[1,2,6,8\]/),
-    shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of 4, .* received \[1,3,5,8\]/),
+    shape("k", [1, 3, 5, 8], /keys \[1,Hkv,S,8\] with Hkv a divisor of the 4 query heads, received \[1,3,5,8\]/),
     shape("k", [2, 2, 5, 8], /keys \[1,Hkv,S,8\] .* received \[2,2,5,8\]/),
     shape("k", [1, 2, 5, 4], /keys \[1,Hkv,S,8\] .* received \[1,2,5,4\]/),
     shape("v", [1, 2, 4, 8], /values of the keys' shape \[1,2,5,8\], received \[1,2,4,8\]/),

@@ -45,7 +45,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ),
     ...valueSizes.flatMap(([headDim, valueHeadDim]) =>
       (["float32", "bfloat16"] as const).map((dtype) => ({
-        name: `attention: key head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
+        name: `attention: KV head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
         run: whereSupported(["valueHeadSize"], () => run(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
       })),
     ),

@@ -1,7 +1,7 @@
 import { matmulOracle } from "../device/matmul.ts";
 import { attentionOracle, attentionOracleBackward, type AttentionProblem, type MaskMod } from "../oracle/attention.ts";
 
-// B batch, S sequence, E embedding, H query heads, G key heads, D head size.
+// B batch, S sequence, E embedding, H query heads, G KV heads, D head size.
 
 /** The sizes of a MultiAxisAttention over x [B,S,E]. */
 export interface ModuleSizes {

@@ -17,7 +17,7 @@ import { recordCall } from "./record-call.ts";
 import { checkSinks, mergeSinks, sinkGradient } from "./sinks.ts";
 import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 
-// Shapes: B batch, H heads, Hkv key heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
+// Shapes: B batch, H heads, Hkv KV heads, Sq and Sk local queries and keys, D head size, Dv that of the values.
 
 export const attentionOptions = defineOptions("attention", {
   /** A registered name or the backend itself; required where the mesh cuts sequences, by an axis other than "dp" of length > 1. Default: "local". */

@@ -115,7 +115,7 @@ class CallDescription {
     const [batch, heads, kvHeads, headDim, valueHeadDim] = this.#sizes;
     const parts = [
       `${describeBackend(this.#backend)}: ${this.#dtype} [${batch},${heads},S,${headDim}]`,
-      ...(kvHeads === heads ? [] : [`${kvHeads} key heads`]),
+      ...(kvHeads === heads ? [] : [`${kvHeads} KV heads`]),
       ...(valueHeadDim === headDim ? [] : [`values of head size ${valueHeadDim}`]),
       `scale ${scale}`,
       ...(this.#hasSinks ? ["sinks"] : []),

@@ -2,7 +2,7 @@ import type { Slice } from "../mask/slice.ts";
 import type { Span } from "../placement/span.ts";
 import type { Tensor } from "../tensor.ts";
 
-// Shapes: B batch, H heads, Hkv key heads, S local sequence, D head size, Dv that of the values.
+// Shapes: B batch, H heads, Hkv KV heads, S local sequence, D head size, Dv that of the values.
 
 /** Attention over some set of keys: out [B,H,S,Dv] and lse [B,H,S], float32; lse is −Infinity where nothing was seen yet. */
 export interface AttentionState {

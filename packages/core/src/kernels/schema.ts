@@ -6,7 +6,7 @@
 //   (packages/runtime/include/mosaic/kernel_arguments.h, written by scripts/kernel-headers.mjs)
 //
 // Plain literals, so that the types follow from the data; kernels.ts has the types of fields, and checks them. Letters of
-// shapes: B batch, H heads, Hkv key heads, Sq and Sk rows of queries and of keys, D and Dv size of a head and of its
+// shapes: B batch, H heads, Hkv KV heads, Sq and Sk rows of queries and of keys, D and Dv size of a head and of its
 // values, E elements of a row, V rows of a table, C classes; ".." any leading axes, the same in the whole row. Operands
 // without a shape broadcast to the output. Operands without a dtype take any.
 
@@ -145,7 +145,7 @@ export const kernelStructures = {
 export const kernelSchema = {
   /**
    * Folds one block of keys into `state`: q [B,H,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], out [B,H,Sq,Dv] and lse [B,H,Sq]
-   * float32. Query head h reads key head floor(h·Hkv/H). Rows that see nothing stay as they are.
+   * float32. Query head h reads KV head floor(h·Hkv/H). Rows that see nothing stay as they are.
    * Online softmax: Milakov and Gimelshein 2018; blocks: FlashAttention-2 (Dao 2023), algorithm 1.
    */
   attend: [

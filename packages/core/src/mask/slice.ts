@@ -51,7 +51,8 @@ export interface Mask {
 
 /** Throws an OptionError unless `slice` is one, of integers; not whether it lies within any sequence. */
 export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
-  if (!isSlice(slice)) expectValue(where, false, "a slice { q0, q1, k0, k1, type } of integers", slice);
+  if (!isSlice(slice))
+    expectValue(where, false, "a slice { q0, q1, k0, k1, type } with integer bounds and one of the four types", slice);
 }
 
 /** Throws an OptionError unless `slices` is an array of slices. */

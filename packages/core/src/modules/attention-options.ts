@@ -68,7 +68,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
    * @mosaic/nn. Its parameters are the attention module's, as q_norm. Default: nothing does.
    */
   qNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
-  /** As qNorm, of each key head; its parameters are k_norm's. Default: nothing does. */
+  /** As qNorm, of each KV head; its parameters are k_norm's. Default: nothing does. */
   kNorm: option.custom("a Module that maps [..,headDim] to the same shape", isHeadNorm, { optional: true }),
   /** Factor on q·k. Default: 1 / √headDim. */
   scale: option.number({ optional: true }),

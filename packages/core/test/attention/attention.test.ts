@@ -63,7 +63,7 @@ describe("local attention and its gradients are the textbook's", () => {
   test("documents", () => compare(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
 });
 
-test("grouped heads read the key head of their group, and its gradient is their sum", async () => {
+test("grouped heads read the KV head of their group, and its gradient is their sum", async () => {
   await using ctx = await open();
   const layout = { queries: rows(ctx, 3), keys: rows(ctx, 3) };
   const run = async (repeat: boolean) => {

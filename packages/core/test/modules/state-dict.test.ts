@@ -75,7 +75,7 @@ test("what does not fit is rejected whole, and every fault is reported", async (
     /\[1,3\]/,
   );
   const short = { ...host([3], 0), values: new Float32Array(2) };
-  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", short))).toThrow(/\[3\] with 2 values/);
+  expect(() => pair.loadStateDict(new Map(fitting).set("first.bias", short))).toThrow(/shape \[3\] but 2 values/);
   expect(await pair.first.weight.read()).toEqual(before);
 });
 

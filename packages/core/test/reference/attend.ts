@@ -6,7 +6,7 @@ import type { Tensor } from "../../src/tensor.ts";
 import type { Memory } from "./memory.ts";
 import { philox } from "./random.ts";
 
-// One score at a time. B batch, H heads, Hkv key heads, Sq and Sk rows, D head size, Dv that of the values.
+// One score at a time. B batch, H heads, Hkv KV heads, Sq and Sk rows, D head size, Dv that of the values.
 //
 // Scores are float32, as on any device: of 1e9 the difference to a float32 lse is right only if both were rounded.
 
@@ -77,7 +77,7 @@ export function attend(memory: Memory): Pick<Kernels, "attend" | "attendBackward
   };
   const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
-  /** Calls `use` with every query row: its key head, its number in [B,H,S] and what it sees. */
+  /** Calls `use` with every query row: its KV head, its number in [B,H,S] and what it sees. */
   function eachQuery(
     q: Tensor,
     k: Tensor,

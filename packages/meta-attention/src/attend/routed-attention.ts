@@ -13,7 +13,7 @@ export function tileFor({ chunks: { mask }, scale }: RoutedAttentionConfig, quer
   return { q: queries.spans, k: keys.spans, mask, scale };
 }
 
-// B batch, H heads, Hkv key heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
+// B batch, H heads, Hkv KV heads, S tokens of this rank, D head size; parts: 2 with a gate, 1 without.
 
 /** Queries [B,H,S,D], and keys and values [B,Hkv,S,D], of this rank's rows. */
 export interface Qkv extends KvBlock {

@@ -19,7 +19,7 @@ import { CacheSequence, tableOf } from "./cache-sequence.ts";
 export const kvCacheOptions = defineOptions("KvCache", {
   /** Attention layers of the model. Default 1. */
   numLayers: option.integer({ min: 1, default: 1 }),
-  /** Hkv, the key heads that this rank has of each layer. */
+  /** Hkv, the KV heads that this rank has of each layer. */
   numKvHeads: option.integer({ min: 1 }),
   /** D, from 1 to 256. */
   headSize: option.integer({ min: 1, max: 256 }),

@@ -16,7 +16,7 @@ describe("decoding is as exact as one kernel over all keys, and the same on ever
     checkDecoding({ ...shape, ranks, blockSize: 16, dtype: "bfloat16", seed: 40 + ranks }),
   );
 
-  test.each([1, 2])("%d ranks, blocks of 1, a head for each key head", (ranks) =>
+  test.each([1, 2])("%d ranks, blocks of 1, a head for each KV head", (ranks) =>
     checkDecoding({ ...shape, numKvHeads: 4, ranks, blockSize: 1, dtype: "float32", seed: 60 + ranks }),
   );
 });

@@ -263,8 +263,8 @@ function formatChange(
 ): string {
   return [
     `most loaded rank ${loadImbalance(before).toFixed(2)} → ${loadImbalance(after).toFixed(2)} × the mean`,
-    `received by all ranks ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
-    `most received by one rank ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
+    `received in total ${amount(sum(before.received))} → ${amount(sum(after.received))}`,
+    `maximum per rank ${amount(Math.max(...before.received))} → ${amount(Math.max(...after.received))}`,
   ].join(" · ");
 }
 
@@ -283,7 +283,7 @@ function describeUnits(
 
 function drawColumnTitle(column: PlacementColumn): string {
   const { left, name, placement, received, formatRows, unit } = column;
-  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received by all ranks`;
+  const line = `most loaded rank ${loadImbalance(column).toFixed(2)} × the mean, ${formatRows(sum(received))}${unit} received in total`;
   return [
     text(left, MARGIN_TOP, truncate(`${name}: ${placement}`, 17, COLUMN_WIDTH), `font-size="16" font-weight="600"`),
     text(left, MARGIN_TOP + 22, truncate(line, 13, COLUMN_WIDTH), `font-size="13" fill="${theme.faint}"`),

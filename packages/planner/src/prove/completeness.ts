@@ -146,7 +146,7 @@ export class SumCompleteness implements Completeness {
       : visibility.pairs(this.#all.queries, rows, this.#mask);
   }
 
-  /** Pairs of a tile in these rows, counted once for every query head of a key head's group where rows are keys. */
+  /** Pairs of a tile in these rows, counted once for every query head of a KV head's group where rows are keys. */
   #pairsOfTile(id: number, side: RowSide, rows: PositionSet): number {
     const { tiles, positions, visibility } = this.#context;
     const queries = side === "queries";

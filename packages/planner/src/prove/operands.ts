@@ -34,9 +34,9 @@ export class AttentionOperands implements Tile {
   mask = 0;
   firstHead = 0;
   endHead = 0;
-  /** Query heads that each key head of the call meets. */
+  /** Query heads that each KV head of the call meets. */
   headsPerKvHead = 1;
-  /** Where key heads meet different heads of their groups, a tile for each of them; else one is that of all. */
+  /** Where KV heads meet different heads of their groups, a tile for each of them; else one is that of all. */
   parts: readonly number[] | undefined;
   pairs = 0;
   /** Its queries and keys as memory has them. */
@@ -46,7 +46,7 @@ export class AttentionOperands implements Tile {
   readonly #memory: RankMemory;
   /** Columns of q and k, and of v and dOut. */
   readonly #widths: Readonly<Record<SourceName, number>>;
-  /** Query heads per key head. */
+  /** Query heads per KV head. */
   readonly #group: number;
 
   constructor(context: ReplayContext, { tape }: RecordedRank, memory: RankMemory) {
@@ -91,12 +91,12 @@ export class AttentionOperands implements Tile {
     this.parts = undefined;
     const count = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (count === 1 || headsPerKvHead === this.#group) return this.#addTile(0);
-    // Shares of heads that begin within a group: each key head meets others of its own.
+    // Shares of heads that begin within a group: each KV head meets others of its own.
     this.parts = Array.from({ length: count }, (_, head) => this.#addTile(head));
     return this.parts[0]!;
   }
 
-  /** A tile of the heads that meet one of the call's key heads, and of as many for all others if it is the only one. */
+  /** A tile of the heads that meet one of the call's KV heads, and of as many for all others if it is the only one. */
   #addTile(head: number): number {
     this.firstHead = this.queries.head + head * this.headsPerKvHead - (this.keys.head + head) * this.#group;
     this.endHead = this.firstHead + this.headsPerKvHead;
@@ -158,13 +158,13 @@ export class AttentionOperands implements Tile {
     return result;
   }
 
-  /** How many query heads each key head meets, as many each and in order; 0 if some are not of its group. */
+  /** How many query heads each KV head meets, as many each and in order; 0 if some are not of its group. */
   #countHeadsPerKvHead({ q, k }: { readonly q: number; readonly k: number }): number {
     const a = this.#memory.view(q).layout.box.sizes;
     const b = this.#memory.view(k).layout.box.sizes;
     const { queries, keys } = this;
     const headsPerKvHead = a[1]! / b[1]!;
-    // Where the first and the last key head's are, in their groups; those between lie between.
+    // Where the first and the last KV head's are, in their groups; those between lie between.
     const first = queries.head - keys.head * this.#group;
     const last = first + (b[1]! - 1) * (headsPerKvHead - this.#group);
     const fit = Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#group;

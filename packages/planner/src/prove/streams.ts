@@ -193,7 +193,9 @@ export class ReplayStreams {
       this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
     }
     if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
-      const text = `${this.describe(receiving)} receives from rank ${receiving.peer(j)} a message that ${this.describe(sending)} sends in a different ${sending.op}`;
+      const text =
+        `mismatched collectives: ${this.describe(sending)} sends in a ${sending.op} to rank ${sending.peer(i)}, ` +
+        `which receives it in ${this.describe(receiving)}, a different ${receiving.op}`;
       this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
     }
     if (--sending.open === 0) this.#finish(sending);

@@ -13,7 +13,7 @@ export interface Tile {
   readonly k: PositionSet;
   /** Number of the mask. */
   readonly mask: number;
-  /** Which query heads of each key head's group: [0, H/Hkv) unless groups are cut. */
+  /** Which query heads of each KV head's group: [0, H/Hkv) unless groups are cut. */
   readonly firstHead: number;
   readonly endHead: number;
   /** Visible pairs. */

@@ -84,11 +84,11 @@ test("states what changes, in rows or in bytes", () => {
   const imbalance = `most loaded rank ${before.imbalance.toFixed(2)} → ${after.imbalance.toFixed(2)} × the mean`;
   expect(texts.slice(0, 2)).toEqual([
     "<Packed>",
-    `four documents · ${imbalance} · received by all ranks ${before.rows} rows → ${after.rows} rows · most received by one rank ${most[0]} rows → ${most[1]} rows`,
+    `four documents · ${imbalance} · received in total ${before.rows} rows → ${after.rows} rows · maximum per rank ${most[0]} rows → ${most[1]} rows`,
   ]);
   expect(texts).toEqual(expect.arrayContaining(["before: contiguous", "after: zigzag", "received, rows"]));
   const inBytes = textsOf(parse(drawDispatch(packed, { ...options, bytesPerRow: 100 })));
-  expect(inBytes[1]).toContain(`received by all ranks ${before.rows / 10} kB → ${after.rows / 10} kB`);
+  expect(inBytes[1]).toContain(`received in total ${before.rows / 10} kB → ${after.rows / 10} kB`);
   expect(inBytes).toEqual(expect.arrayContaining(["received", expect.stringContaining("A row of k and v is 100 B.")]));
 });
 

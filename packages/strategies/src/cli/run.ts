@@ -75,7 +75,7 @@ function withOutputError(option: string, path: string, act: () => void): void {
 function formatHeader({ job }: Plan): string {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
   const sequences = batch === 1 ? "" : `${batch} × `;
-  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} key heads)`;
+  const kv = numKvHeads === numHeads ? "" : ` (${numKvHeads} KV heads)`;
   const count = tokens.toLocaleString("en").replaceAll(",", " ");
   return [
     `${sequences}${count} tokens, ${numHeads} heads${kv} of size ${headDim}, ${dtype}, ${mask.name}, ${placement.name}`,

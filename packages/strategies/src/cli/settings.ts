@@ -79,7 +79,7 @@ export const help: string = `mosaic-plan: ranks strategies for one attention cal
 Attention
   --tokens N         sequence length; k, M and G are powers of 1024
   --heads N          number of query heads
-  --kv-heads N       number of key heads, a divisor of --heads (same as --heads)
+  --kv-heads N       number of KV heads, a divisor of --heads (same as --heads)
   --head-dim N       head size (128)
   --batch N          number of sequences (1)
   --dtype NAME       ${dtypes.join(", ")} (bfloat16)

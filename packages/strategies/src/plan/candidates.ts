@@ -129,7 +129,7 @@ function allNestings({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads 
 interface SearchSpace {
   readonly nodes: number;
   readonly gpusPerNode: number;
-  /** Query heads for each key head. */
+  /** Query heads for each KV head. */
   readonly queriesPerKey: number;
   /** In how many parts the keys come; queries travel once for all. */
   readonly parts: number;
