@@ -23,27 +23,27 @@ export const CASES = {
 const ROWS = 6;
 
 /** The table of a case: the best strategy of each family, in the planner's order. */
-export function tableOf(name) {
+export function createTable(name) {
   const { ranking, job } = plan(CASES[name]);
   const families = new Set();
-  const shown = ranking.filter(({ family, evaluatedBy }) => {
-    const isNew = evaluatedBy === "simulation" && !families.has(family);
+  const shownStrategies = ranking.filter(({ family, evaluatedBy }) => {
+    const isFirstOfFamily = evaluatedBy === "simulation" && !families.has(family);
     families.add(family);
-    return isNew;
+    return isFirstOfFamily;
   });
-  const milli = (seconds) => (1000 * seconds).toFixed(1);
-  const mega = (bytes) => (bytes / 1e6).toFixed(0);
-  const between = job.nodes > 1;
-  const rows = shown.slice(0, ROWS).map((one) => [
-    `\`${one.name}\``,
-    `\`{ ${Object.entries(one.mesh)
+  const formatMilliseconds = (seconds) => (1000 * seconds).toFixed(1);
+  const formatMegabytes = (bytes) => (bytes / 1e6).toFixed(0);
+  const hasSeveralNodes = job.nodes > 1;
+  const rows = shownStrategies.slice(0, ROWS).map((strategy) => [
+    `\`${strategy.name}\``,
+    `\`{ ${Object.entries(strategy.mesh)
       .map(([axis, size]) => `${axis}: ${size}`)
       .join(", ")} }\``,
-    milli(one.seconds),
-    milli(one.exposedSeconds),
-    mega(one.bytesWithinNodes),
-    ...(between ? [mega(one.bytesBetweenNodes)] : []),
-    mega(one.peakBytes),
+    formatMilliseconds(strategy.seconds),
+    formatMilliseconds(strategy.exposedSeconds),
+    formatMegabytes(strategy.bytesWithinNodes),
+    ...(hasSeveralNodes ? [formatMegabytes(strategy.bytesBetweenNodes)] : []),
+    formatMegabytes(strategy.peakBytes),
   ]);
   const head = [
     "strategy",
@@ -51,7 +51,7 @@ export function tableOf(name) {
     "ms",
     "waits, ms",
     "MB within a node",
-    ...(between ? ["MB between"] : []),
+    ...(hasSeveralNodes ? ["MB between"] : []),
     "peak MB",
   ];
   const rule = head.map((_, i) => (i < 2 ? "---" : "--:"));
@@ -59,12 +59,12 @@ export function tableOf(name) {
 }
 
 /** The page with the tables of some cases as they are computed now. */
-export function withTables(text, names) {
+export function updateTables(text, names) {
   return names.reduce((page, name) => {
     const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];
-    const [before, rest] = page.split(begin);
-    if (rest === undefined) throw new Error(`docs/backends.md: expected a line ${begin}, found none`);
-    return `${before}${begin}\n\n${tableOf(name)}\n\n${rest.slice(rest.indexOf(end))}`;
+    const [textBefore, textAfter] = page.split(begin);
+    if (textAfter === undefined) throw new Error(`docs/backends.md: expected a line ${begin}, found none`);
+    return `${textBefore}${begin}\n\n${createTable(name)}\n\n${textAfter.slice(textAfter.indexOf(end))}`;
   }, text);
 }
 
@@ -72,9 +72,9 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const [options, names] = [process.argv.slice(2).filter((each) => each.startsWith("--")), process.argv.slice(2)];
   const caseNames = names.filter((each) => !each.startsWith("--"));
   const text = readFileSync(file, "utf8");
-  const now = withTables(text, caseNames.length > 0 ? caseNames : Object.keys(CASES));
-  if (!options.includes("--check")) writeFileSync(file, now);
-  else if (now !== text) {
+  const updatedText = updateTables(text, caseNames.length > 0 ? caseNames : Object.keys(CASES));
+  if (!options.includes("--check")) writeFileSync(file, updatedText);
+  else if (updatedText !== text) {
     console.error("docs/backends.md: the figures are out of date; run node scripts/backend-figures.mjs");
     process.exit(1);
   }

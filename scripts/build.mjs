@@ -12,10 +12,10 @@ const manifest = JSON.parse(readFileSync("package.json", "utf8"));
 
 /** Sources by the path of what is built of them, below dist. */
 function entries() {
-  const exported = Object.values(manifest.exports ?? {})
+  const exportedFiles = Object.values(manifest.exports ?? {})
     .map((target) => /^\.\/dist\/(.*)\.js$/.exec(target.default ?? target)?.[1])
     .filter((name) => name !== undefined && !(`${name}.js` in (manifest.entries ?? {})));
-  return { ...Object.fromEntries(exported.map((name) => [`${name}.js`, `src/${name}.ts`])), ...manifest.entries };
+  return { ...Object.fromEntries(exportedFiles.map((name) => [`${name}.js`, `src/${name}.ts`])), ...manifest.entries };
 }
 
 async function bundle(format, sources) {
@@ -41,7 +41,7 @@ async function bundle(format, sources) {
 
 const sources = Object.entries(entries());
 const isCommonJs = ([out]) => out.endsWith(".cjs");
-const written = [
+const outputFiles = [
   ...(await bundle(
     "esm",
     sources.filter((entry) => !isCommonJs(entry)),
@@ -50,7 +50,7 @@ const written = [
 ];
 // Chunks are named by their content: those of earlier builds go, and their maps.
 for (const file of readdirSync("dist")) {
-  if (/^chunk-.*\.js$|\.c?js\.map$/.test(file) && !written.includes(file)) rmSync(join("dist", file));
+  if (/^chunk-.*\.js$|\.c?js\.map$/.test(file) && !outputFiles.includes(file)) rmSync(join("dist", file));
 }
 
 if (!manifest.private) {

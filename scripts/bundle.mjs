@@ -8,14 +8,14 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { archive } from "./bundle/archive.mjs";
 import { stage } from "./bundle/stage.mjs";
-import { packagesOf } from "./workspace.mjs";
+import { listPackages } from "./workspace.mjs";
 
 const LIMIT_MIB = 60;
 const MIB = 2 ** 20;
 const root = fileURLToPath(new URL("..", import.meta.url));
 
 const { values } = parseArgs({ options: { out: { type: "string" } } });
-const name = `mosaic-${packagesOf(root)[0].manifest.version}-${process.platform}-${process.arch}`;
+const name = `mosaic-${listPackages(root)[0].manifest.version}-${process.platform}-${process.arch}`;
 const out = resolve(values.out ?? join(root, "build", `${name}.tar.gz`));
 
 const directory = mkdtempSync(join(tmpdir(), "mosaic-bundle-"));

@@ -9,7 +9,7 @@ import { spawnSync } from "node:child_process";
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { requireParts, run, runParts, withoutTests } from "./check-parts.mjs";
+import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = join(root, "build/arm64");
@@ -70,15 +70,15 @@ function build(name, ...options) {
 }
 
 function execute(name, program, ...args) {
-  const [command, ...rest] = emulator;
-  return run(command, [...rest, join(root, "packages", name, "build-cmake", target, program), ...args]);
+  const [command, ...emulatorArguments] = emulator;
+  return run(command, [...emulatorArguments, join(root, "packages", name, "build-cmake", target, program), ...args]);
 }
 
-function suite(name) {
-  const pattern = withoutTests(name, NOT_EMULATED[name]);
-  const slow = ["--testTimeout=1200000", "--hookTimeout=1200000", "--reporter=default"];
+function runSuite(name) {
+  const pattern = findUntestedParts(name, NOT_EMULATED[name]);
+  const slowTestOptions = ["--testTimeout=1200000", "--hookTimeout=1200000", "--reporter=default"];
   const vitest = join(root, "node_modules/vitest/vitest.mjs");
-  const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slow, ...pattern];
+  const args = [vitest, "run", "--config", join(root, "vitest.config.ts"), ...slowTestOptions, ...pattern];
   return run(process.execPath, args, { cwd: join(root, "packages", name), env: emulatedEnvironment() });
 }
 
@@ -93,8 +93,8 @@ const PARTS = {
     execute("collectives-local", "collectives-test") &&
     build("collectives-local", "--cmake-target", "collectives-stress") &&
     execute("collectives-local", "collectives-stress", "10"),
-  "kernels-cpu": () => suite("kernels-cpu"),
-  "collectives-local": () => suite("collectives-local"),
+  "kernels-cpu": () => runSuite("kernels-cpu"),
+  "collectives-local": () => runSuite("collectives-local"),
 };
 
 for (const [command, debian] of requirements) {

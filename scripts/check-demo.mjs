@@ -16,9 +16,9 @@ const ranks = argument("--ranks");
 if (tokens && result.tokens !== Number(tokens)) fail(`expected ${tokens} tokens, received ${result.tokens}`);
 if (ranks && result.ranks !== Number(ranks)) fail(`expected ${ranks} ranks, received ${result.ranks}`);
 
-const built = [process.execPath, join(root, "apps/quickstart/dist/main.js")];
+const demoCommand = [process.execPath, join(root, "apps/quickstart/dist/main.js")];
 for (const backend of ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical", "auto"]) {
-  demo(backend, built, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
+  demo(backend, demoCommand, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
 }
 
 /** One run: what it prints as JSON, after a look at it and at its picture. */
@@ -36,9 +36,9 @@ function demo(name, [command, ...first], options) {
   checkNumbers(name, summary);
   checkPicture(name, summary, options.includes("--svg") ? options[options.indexOf("--svg") + 1] : svg);
   const { ranks, tokens, errorRatio, bytesSent } = summary;
-  const took = ((performance.now() - startTime) / 1000).toFixed(1);
+  const elapsedSeconds = ((performance.now() - startTime) / 1000).toFixed(1);
   console.log(
-    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, error ${errorRatio.toFixed(2)} units, ${took} s`,
+    `${name}: ${ranks} ranks, ${tokens} tokens, ${bytesSent} bytes, error ${errorRatio.toFixed(2)} units, ${elapsedSeconds} s`,
   );
   return summary;
 }
@@ -64,8 +64,8 @@ function checkPicture(name, { ranks, bytesSent }, file) {
     if (!svg.includes(`>rank ${rank}<`)) fail(`${name}: the picture has no row for rank ${rank}`);
   }
   if (!svg.includes("attend to keys and values of")) fail(`${name}: the picture shows no attention`);
-  const showsSends = /<title>(stage \d+: )?sends /.test(svg);
-  if (bytesSent > 0 && !showsSends) fail(`${name}: the picture shows no transfers`);
+  const hasSendEvents = /<title>(stage \d+: )?sends /.test(svg);
+  if (bytesSent > 0 && !hasSendEvents) fail(`${name}: the picture shows no transfers`);
 }
 
 function lastLine(output) {
@@ -80,7 +80,7 @@ function argument(name) {
   return process.argv[process.argv.indexOf(name) + 1 || Infinity];
 }
 
-function fail(why) {
-  console.error(`check-demo: ${why}`);
+function fail(reason) {
+  console.error(`check-demo: ${reason}`);
   process.exit(1);
 }

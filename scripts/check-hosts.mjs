@@ -10,28 +10,32 @@ const hosts = join(root, "scripts/hosts.sh");
 const vitest = ["npx", "vitest", "run", "--config", "../../vitest.config.ts", "test/hosts.test.ts"];
 
 /** Why a command fails, in its last line; undefined where it succeeds. */
-function failureOf(command, args, cwd = root) {
+function findFailure(command, args, cwd = root) {
   const { status, stderr, error } = spawnSync(command, args, { cwd, encoding: "utf8" });
   if (status === 0) return undefined;
   return error?.message ?? stderr.trim().split("\n").at(-1);
 }
 
-const noNamespaces = failureOf("bash", [hosts, "2", "true"]);
+const namespaceFailure = findFailure("bash", [hosts, "2", "true"]);
 const loadUcx = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
-const noUcx = failureOf("node", ["--input-type=module", "--eval", loadUcx], join(root, "packages/collectives-ucx"));
+const ucxFailure = findFailure(
+  "node",
+  ["--input-type=module", "--eval", loadUcx],
+  join(root, "packages/collectives-ucx"),
+);
 
 const TESTS = [
   { name: "launcher", command: ["test/hosts.sh"] },
   { name: "collectives-nccl", command: [hosts, "2", ...vitest] },
-  { name: "collectives-ucx", command: [hosts, "4", ...vitest], missing: noUcx && "no UCX" },
-  { name: "nn", command: [hosts, "3", ...vitest], missing: noUcx && "no UCX" },
+  { name: "collectives-ucx", command: [hosts, "4", ...vitest], missing: ucxFailure && "no UCX" },
+  { name: "nn", command: [hosts, "3", ...vitest], missing: ucxFailure && "no UCX" },
 ];
 
 let failed = false;
 for (const { name, command, missing } of TESTS) {
   const cwd = join(root, "packages", name);
   rmSync(join(cwd, "build/test-report-hosts.json"), { force: true });
-  const reason = noNamespaces ?? missing;
+  const reason = namespaceFailure ?? missing;
   if (reason !== undefined) {
     console.log(`${name}: NOT RUN between hosts: ${reason}`);
     continue;

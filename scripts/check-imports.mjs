@@ -5,39 +5,39 @@ import { existsSync, readFileSync } from "node:fs";
 import { builtinModules } from "node:module";
 import { dirname, join, relative, resolve, sep } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { cyclesOf, importsOf } from "./imports.mjs";
-import { INDEPENDENT, TYPE_CYCLES, LAYERS, layerOf, RE_EXPORTED, PROCESSES, SHARED_PROGRAM } from "./layers.mjs";
-import { filesOf, packagesOf } from "./workspace.mjs";
+import { findCycles, parseImports } from "./imports.mjs";
+import { INDEPENDENT, TYPE_CYCLES, LAYERS, findLayer, RE_EXPORTED, PROCESSES, SHARED_PROGRAM } from "./layers.mjs";
+import { listFiles, listPackages } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
 const BUILTINS = new Set(builtinModules);
 
 /** Everything wrong with the imports below `root`, one sentence each; empty when all is well. */
 export function checkImports(root) {
-  const packages = packagesOf(root);
+  const packages = listPackages(root);
   const rootManifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
   const world = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
   return [
-    ...packages.flatMap((one) => [...checkPlace(one), ...checkManifest(one, world)]),
+    ...packages.flatMap((one) => [...checkPackagePath(one), ...checkManifest(one, world)]),
     ...packageCycles(packages),
     ...packages.flatMap((one) => checkSources(one, world)),
   ];
 }
 
-function checkPlace({ path, directory, isProgram }) {
-  if (isProgram || directory in INDEPENDENT || layerOf(directory) !== undefined) return [];
+function checkPackagePath({ path, directory, isProgram }) {
+  if (isProgram || directory in INDEPENDENT || findLayer(directory) !== undefined) return [];
   return [`${path} has no layer: add the package to scripts/layers.mjs`];
 }
 
 function checkManifest(one, { byName }) {
   return Object.keys(one.manifest.dependencies ?? {})
     .filter((name) => byName.has(name) && !PROCESSES[one.directory]?.includes(byName.get(name).directory))
-    .flatMap((name) => refusal(one, byName.get(name)))
-    .map((why) => `${one.path}/package.json: ${why}`);
+    .flatMap((name) => findRefusal(one, byName.get(name)))
+    .map((reason) => `${one.path}/package.json: ${reason}`);
 }
 
 /** Why the published half of `from` may not use `to`; empty when it may. */
-function refusal(from, to) {
+function findRefusal(from, to) {
   if (from.isProgram) {
     const isAllowed = !to.isProgram || (to.directory === SHARED_PROGRAM && from.directory !== SHARED_PROGRAM);
     return isAllowed ? [] : [`${from.name} may not depend on another program, ${to.name}`];
@@ -51,10 +51,10 @@ function refusal(from, to) {
   if (RE_EXPORTED[from.directory]?.includes(to.directory)) return [];
   if (to.directory in INDEPENDENT)
     return [`${to.name} is for tests and programs; ${from.name} may only dev-depend on it`];
-  const [own, other] = [layerOf(from.directory), layerOf(to.directory)];
-  if (own === undefined || other === undefined || other < own) return [];
+  const [importingLayer, importedLayer] = [findLayer(from.directory), findLayer(to.directory)];
+  if (importingLayer === undefined || importedLayer === undefined || importedLayer < importingLayer) return [];
   return [
-    `${from.name} (layer ${own}) may not import ${other === own ? "sideways" : "upward"}: ${to.name} (layer ${other})`,
+    `${from.name} (layer ${importingLayer}) may not import ${importedLayer === importingLayer ? "sideways" : "upward"}: ${to.name} (layer ${importedLayer})`,
   ];
 }
 
@@ -64,28 +64,30 @@ function packageCycles(packages) {
   const graph = new Map(
     packages.map(({ name, manifest }) => [
       name,
-      Object.keys({ ...manifest.dependencies, ...manifest.devDependencies }).filter((other) => names.has(other)),
+      Object.keys({ ...manifest.dependencies, ...manifest.devDependencies }).filter((dependency) =>
+        names.has(dependency),
+      ),
     ]),
   );
-  return cyclesOf(graph).map((path) => `packages depend on each other in a cycle: ${path.join(" → ")}`);
+  return findCycles(graph).map((path) => `packages depend on each other in a cycle: ${path.join(" → ")}`);
 }
 
 function checkSources(one, world) {
   const graph = new Map();
   const faults = [];
-  for (const file of filesOf(one.dir, SOURCES)) {
+  for (const file of listFiles(one.dir, SOURCES)) {
     const edges = [];
-    for (const { specifier, typeOnly } of importsOf(readFileSync(join(one.dir, file), "utf8"))) {
+    for (const { specifier, typeOnly } of parseImports(readFileSync(join(one.dir, file), "utf8"))) {
       const at = `${one.path}/${file} imports "${specifier}"`;
       const found = specifier.startsWith(".")
         ? checkRelative(one, file, specifier, world)
-        : checkBare(one, file, specifier, world);
+        : checkBareSpecifier(one, file, specifier, world);
       faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
       if (found.file && !(typeOnly && isAllowedTypeCycle(one, file, found.file))) edges.push(found.file);
     }
     graph.set(file, edges);
   }
-  const cycles = cyclesOf(graph).map(
+  const cycles = findCycles(graph).map(
     (path) => `files of ${one.path} import each other in a cycle: ${path.join(" → ")}`,
   );
   return [...faults, ...cycles];
@@ -108,40 +110,40 @@ function checkRelative(one, file, specifier, { root }) {
   return { faults: isSharedConfig ? [] : ["the path is outside the package; import the other package by name"] };
 }
 
-function checkBare(one, file, specifier, { byName, rootManifest }) {
+function checkBareSpecifier(one, file, specifier, { byName, rootManifest }) {
   if (specifier.startsWith("node:")) return { faults: [] };
   if (BUILTINS.has(specifier)) return { faults: [`write "node:${specifier}"`] };
   const name = specifier.split("/", specifier.startsWith("@") ? 2 : 1).join("/");
   if (name === one.name) return { faults: isSource(file) ? ["a package may not import itself by name"] : [] };
   const to = byName.get(name);
-  const faults = declared(one, file, name, rootManifest) ? [] : [undeclared(one, file, name)];
+  const faults = isDeclaredDependency(one, file, name, rootManifest) ? [] : [describeUndeclared(one, file, name)];
   if (!to) return { faults };
   const path = `.${specifier.slice(name.length)}`;
   if (!(path in (to.manifest.exports ?? { ".": "" }))) faults.push(`deep import: ${name} does not export "${path}"`);
-  if (isSource(file)) faults.push(...refusal(one, to));
-  else if (isAbove(one, to)) faults.push(`a test may not import upward: ${name}`);
+  if (isSource(file)) faults.push(...findRefusal(one, to));
+  else if (isInParentOf(one, to)) faults.push(`a test may not import upward: ${name}`);
   return { faults };
 }
 
 const isSource = (file) => file.startsWith(`src${sep}`);
 
 /** Tests may use what stands beside them (a collective needs some device), but nothing above. */
-function isAbove(from, to) {
+function isInParentOf(from, to) {
   if (from.isProgram) return false;
   if (to.isProgram) return true;
   if (from.directory in INDEPENDENT || to.directory in INDEPENDENT) return false;
-  return layerOf(to.directory) > layerOf(from.directory);
+  return findLayer(to.directory) > findLayer(from.directory);
 }
 
-function declared({ manifest }, file, name, rootManifest) {
+function isDeclaredDependency({ manifest }, file, name, rootManifest) {
   const kinds = [manifest.dependencies, manifest.peerDependencies, manifest.optionalDependencies];
   if (!isSource(file)) kinds.push(manifest.devDependencies, rootManifest.devDependencies);
   return kinds.some((kind) => kind && name in kind);
 }
 
-function undeclared({ path }, file, name) {
-  const where = isSource(file) ? "dependencies" : "devDependencies";
-  return `undeclared: add "${name}" to the ${where} of ${path}/package.json`;
+function describeUndeclared({ path }, file, name) {
+  const dependencyField = isSource(file) ? "dependencies" : "devDependencies";
+  return `undeclared: add "${name}" to the ${dependencyField} of ${path}/package.json`;
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
@@ -150,5 +152,5 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkImports(root);
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log(`imports: ${packagesOf(root).length} packages in ${LAYERS.length} layers, no errors`);
+  console.log(`imports: ${listPackages(root).length} packages in ${LAYERS.length} layers, no errors`);
 }

@@ -5,7 +5,7 @@
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { filesOf, packagesOf } from "./workspace.mjs";
+import { listFiles, listPackages } from "./workspace.mjs";
 
 const DIRECTORIES = ["packages", "apps", "benchmarks", "docs", "scripts"];
 const LINK = /\]\(([^)\s]+)\)/g;
@@ -16,14 +16,14 @@ const INLINE_CODE_PATH = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[
 export function checkLinks(root) {
   const documents = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
-    ...filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
-    ...packagesOf(root).flatMap((one) => filesOf(one.dir, [".md"]).map((path) => `${one.path}/${path}`)),
+    ...listFiles(join(root, "docs"), [".md"]).map((path) => `docs/${path}`),
+    ...listPackages(root).flatMap((one) => listFiles(one.dir, [".md"]).map((path) => `${one.path}/${path}`)),
   ];
   return documents.flatMap((path) => findMissingFiles(root, path, readFileSync(join(root, path), "utf8")));
 }
 
 /** The anchor of a heading, as GitHub makes it of the heading's text. */
-export function anchorOf(heading) {
+export function createAnchor(heading) {
   return heading
     .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1")
     .trim()
@@ -33,18 +33,18 @@ export function anchorOf(heading) {
 }
 
 /** Anchors of all headings of a Markdown text; a heading that occurs again has a number behind it. */
-export function anchorsOf(text) {
+export function listAnchors(text) {
   const anchors = new Set();
-  for (const [, heading] of proseOf(text).matchAll(HEADING)) {
-    const anchor = anchorOf(heading);
-    let unique = anchor;
-    for (let i = 1; anchors.has(unique); i++) unique = `${anchor}-${i}`;
-    anchors.add(unique);
+  for (const [, heading] of removeCodeBlocks(text).matchAll(HEADING)) {
+    const anchor = createAnchor(heading);
+    let uniqueAnchor = anchor;
+    for (let i = 1; anchors.has(uniqueAnchor); i++) uniqueAnchor = `${anchor}-${i}`;
+    anchors.add(uniqueAnchor);
   }
   return anchors;
 }
 
-const proseOf = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
+const removeCodeBlocks = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
 
 /** Links to headings that are not there. */
 function missingAnchors(root, document, prose) {
@@ -55,21 +55,21 @@ function missingAnchors(root, document, prose) {
       const [path, anchor] = link.split("#");
       const at = path === "" ? join(root, document) : join(root, dirname(document), path);
       const file = existsSync(at) && statSync(at).isDirectory() ? join(at, "README.md") : at;
-      return file.endsWith(".md") && existsSync(file) && !anchorsOf(readFileSync(file, "utf8")).has(anchor);
+      return file.endsWith(".md") && existsSync(file) && !listAnchors(readFileSync(file, "utf8")).has(anchor);
     })
     .map((link) => `${document}: link ${link} has no matching heading`);
 }
 
 function findMissingFiles(root, document, text) {
-  const prose = proseOf(text);
+  const prose = removeCodeBlocks(text);
   const links = [...prose.matchAll(LINK)]
     .map((match) => match[1].split("#")[0])
     .filter((link) => link !== "" && !/^[a-z]+:/.test(link))
     .map((link) => ({ link, at: join(root, dirname(document), link) }));
-  const quoted = [...prose.matchAll(INLINE_CODE_PATH)]
+  const quotedPaths = [...prose.matchAll(INLINE_CODE_PATH)]
     .map((match) => match[1].replace(/\/?\*.*$/, ""))
     .map((link) => ({ link, at: join(root, link) }));
-  const paths = [...links, ...quoted]
+  const paths = [...links, ...quotedPaths]
     .filter(({ at }) => !existsSync(at))
     .map(({ link }) => `${document}: link target ${link} does not exist`);
   return [...paths, ...missingAnchors(root, document, prose)];

@@ -16,12 +16,12 @@ import { chromium } from "playwright-core";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-check-llm-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
-const picturesAt = process.argv.indexOf("--pictures");
-const pictures = picturesAt < 0 ? undefined : process.argv[picturesAt + 1];
+const picturesIndex = process.argv.indexOf("--pictures");
+const pictures = picturesIndex < 0 ? undefined : process.argv[picturesIndex + 1];
 const key = "a key";
 
 const faults = [];
-const expect = (holds, fault) => holds || faults.push(fault);
+const expect = (condition, fault) => condition || faults.push(fault);
 
 await writeModel(join(directory, "tiny"));
 const { url, server } = await serve(join(directory, "tiny"));
@@ -31,11 +31,11 @@ try {
   const desktop = { viewport: { width: 1280, height: 720 } };
   const phone = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2, hasTouch: true };
   for (const colorScheme of ["light", "dark"]) {
-    await opened(`desktop ${colorScheme}`, { ...desktop, colorScheme }, checkLooks);
-    await opened(`phone ${colorScheme}`, { ...phone, colorScheme }, checkLooks);
+    await withPage(`desktop ${colorScheme}`, { ...desktop, colorScheme }, checkAppearance);
+    await withPage(`phone ${colorScheme}`, { ...phone, colorScheme }, checkAppearance);
   }
-  await opened("conversation", desktop, checkConversation);
-  await opened("key", desktop, checkKey);
+  await withPage("conversation", desktop, checkConversation);
+  await withPage("key", desktop, checkKey);
 } finally {
   await browser.close();
   server.kill("SIGTERM");
@@ -84,12 +84,12 @@ async function serve(model) {
   return { url: line.replace(/^.* at /, ""), server: child };
 }
 
-async function opened(name, options, check) {
+async function withPage(name, options, check) {
   const context = await browser.newContext({ reducedMotion: "reduce", ...options });
   const page = await context.newPage();
   page.on("request", (request) => {
-    const own = request.url().startsWith(`${url}/`) || request.url().startsWith("data:");
-    expect(own, `${name}: the page sent a request to ${request.url()}`);
+    const isOwnRequest = request.url().startsWith(`${url}/`) || request.url().startsWith("data:");
+    expect(isOwnRequest, `${name}: the page sent a request to ${request.url()}`);
   });
   page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
   page.on("console", (message) => {
@@ -115,12 +115,16 @@ async function send(page, text) {
 }
 
 /** One answer, no wider than the page, in colours that can be read. */
-async function checkLooks(page, name) {
+async function checkAppearance(page, name) {
   await enterKey(page);
   await page.fill("#tokens", "60");
   await send(page, `In the beginning ${"w".repeat(120)}`);
   await page.waitForSelector(".assistant small", { timeout: 30_000 });
-  const { wide, inner, faint } = await page.evaluate(() => {
+  const {
+    wide: pageWidth,
+    inner: viewportWidth,
+    faint,
+  } = await page.evaluate(() => {
     const luminance = (color) => {
       const [r, g, b] = color.match(/[\d.]+/g).map((value) => {
         const share = Number(value) / 255;
@@ -128,30 +132,35 @@ async function checkLooks(page, name) {
       });
       return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
-    const groundOf = (each) => {
-      const { backgroundColor } = getComputedStyle(each);
-      return /, 0\)$/.test(backgroundColor) && each.parentElement ? groundOf(each.parentElement) : backgroundColor;
+    const backgroundOf = (node) => {
+      const { backgroundColor } = getComputedStyle(node);
+      return /, 0\)$/.test(backgroundColor) && node.parentElement ? backgroundOf(node.parentElement) : backgroundColor;
     };
     const contrast = (each) => {
-      const [a, b] = [luminance(getComputedStyle(each).color), luminance(groundOf(each))];
+      const [a, b] = [luminance(getComputedStyle(each).color), luminance(backgroundOf(each))];
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     };
-    const shown = [
+    const contrasts = [
       ...document.querySelectorAll("h1, #state, .text, .text small, label, textarea, input, button:enabled"),
     ];
     return {
       wide: document.documentElement.scrollWidth,
       inner: innerWidth,
-      faint: shown.filter((each) => contrast(each) < 4.5).map((each) => `${each.tagName} ${contrast(each).toFixed(2)}`),
+      faint: contrasts
+        .filter((each) => contrast(each) < 4.5)
+        .map((each) => `${each.tagName} ${contrast(each).toFixed(2)}`),
     };
   });
-  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen is ${inner} pixels wide`);
+  expect(
+    pageWidth <= viewportWidth,
+    `${name}: the page is ${pageWidth} pixels wide, the screen is ${viewportWidth} pixels wide`,
+  );
   expect(faint.length === 0, `${name}: contrast below 4.5: ${faint.join(", ")}`);
-  const nameless = await page.evaluate(
+  const unnamedControls = await page.evaluate(
     () =>
       [...document.querySelectorAll("input, textarea")].filter((each) => !each.labels[0]?.textContent.trim()).length,
   );
-  expect(nameless === 0, `${name}: ${nameless} controls without a label`);
+  expect(unnamedControls === 0, `${name}: ${unnamedControls} controls without a label`);
   if (pictures === undefined) return;
   mkdirSync(pictures, { recursive: true });
   await page.screenshot({ path: join(pictures, `${name.replace(" ", "-")}.png`) });
@@ -160,22 +169,22 @@ async function checkLooks(page, name) {
 /** Two turns, of which the second is sent with the first; a text that is stopped; a new conversation. */
 async function checkConversation(page, name) {
   await enterKey(page);
-  const bodies = [];
-  page.on("request", (request) => request.method() === "POST" && bodies.push(request.postDataJSON()));
+  const requestBodies = [];
+  page.on("request", (request) => request.method() === "POST" && requestBodies.push(request.postDataJSON()));
   await page.fill("#tokens", "20");
   for (const [i, text] of ["first", "second"].entries()) {
     await send(page, text);
     await page.waitForFunction((count) => document.querySelectorAll(".assistant small").length === count, i + 1);
   }
   expect(
-    bodies[1]?.messages.map(({ role }) => role).join() === "user,assistant,user",
-    `${name}: ${bodies[1]?.messages}`,
+    requestBodies[1]?.messages.map(({ role }) => role).join() === "user,assistant,user",
+    `${name}: ${requestBodies[1]?.messages}`,
   );
   expect((await page.textContent(".assistant small")).includes("+ 20 tokens"), `${name}: no usage`);
   await page.fill("#tokens", "1500");
-  const stopped = page.evaluate(stopAtFirstWord, 2);
+  const stoppedAnswer = page.evaluate(stopAtFirstWord, 2);
   await send(page, "third");
-  await stopped;
+  await stoppedAnswer;
   await page.waitForFunction(() => document.querySelector("#stop").disabled);
   expect((await page.locator(".fault").count()) === 0, `${name}: ${await page.locator(".fault").allTextContents()}`);
   // A refusal is shown, and the page goes on.
@@ -196,10 +205,10 @@ async function checkConversation(page, name) {
 function stopAtFirstWord(answer) {
   return new Promise((resolve) => {
     const observer = new MutationObserver(() => {
-      const stop = document.querySelector("#stop");
-      if (stop.disabled || !document.querySelectorAll(".assistant")[answer]?.textContent) return;
+      const stopButton = document.querySelector("#stop");
+      if (stopButton.disabled || !document.querySelectorAll(".assistant")[answer]?.textContent) return;
       observer.disconnect();
-      stop.click();
+      stopButton.click();
       resolve();
     });
     observer.observe(document.body, { subtree: true, childList: true, characterData: true });

@@ -7,7 +7,7 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { requireParts, run, runParts, withoutTests } from "./check-parts.mjs";
+import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const parts = process.argv.slice(2);
@@ -25,15 +25,15 @@ const NOT_SANITIZED = {
   },
 };
 
-const inPackage = (name) => join(root, "packages", name);
+const packagePath = (name) => join(root, "packages", name);
 
 function build(name, sanitize, cmakeTarget) {
   const target = cmakeTarget ? ["--cmake-target", cmakeTarget] : [];
   const args = [join(root, "scripts/native.mjs"), "--sanitize", sanitize, ...target];
-  return run(process.execPath, args, { cwd: inPackage(name) });
+  return run(process.execPath, args, { cwd: packagePath(name) });
 }
 
-function libraryOf(name) {
+function findLibrary(name) {
   const path = spawnSync(process.env.CXX ?? "c++", [`-print-file-name=${name}`], { encoding: "utf8" }).stdout.trim();
   if (existsSync(path)) return path;
   throw new Error(`check:native: expected the compiler's ${name}, found none; use GCC`);
@@ -56,17 +56,17 @@ process.dlopen = (module, path, ...flags) =>
   return {
     ...process.env,
     NODE_OPTIONS: `${process.env.NODE_OPTIONS ?? ""} --import=${pathToFileURL(preload).href}`,
-    LD_PRELOAD: `${libraryOf("libasan.so")} ${libraryOf("libubsan.so")}`,
+    LD_PRELOAD: `${findLibrary("libasan.so")} ${findLibrary("libubsan.so")}`,
     ASAN_OPTIONS: "detect_leaks=0:quarantine_size_mb=8",
     UBSAN_OPTIONS: "print_stacktrace=1",
   };
 }
 
-function suite(name) {
+function runSuite(name) {
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
-  const slow = ["--testTimeout=600000", "--hookTimeout=600000", "--reporter=default"];
-  return run(process.execPath, [...vitest, ...slow, ...withoutTests(name, NOT_SANITIZED[name])], {
-    cwd: inPackage(name),
+  const slowTestOptions = ["--testTimeout=600000", "--hookTimeout=600000", "--reporter=default"];
+  return run(process.execPath, [...vitest, ...slowTestOptions, ...findUntestedParts(name, NOT_SANITIZED[name])], {
+    cwd: packagePath(name),
     env: addressEnvironment(),
   });
 }
@@ -78,21 +78,24 @@ function controlPlane(sanitize) {
     ...vitest,
     "--testTimeout=600000",
     "--reporter=default",
-    ...withoutTests("runtime", NOT_SANITIZED.runtime),
+    ...findUntestedParts("runtime", NOT_SANITIZED.runtime),
     "test/control",
   ];
-  return run(process.execPath, args, { cwd: inPackage("runtime"), env: { ...process.env, MOSAIC_SANITIZE: sanitize } });
+  return run(process.execPath, args, {
+    cwd: packagePath("runtime"),
+    env: { ...process.env, MOSAIC_SANITIZE: sanitize },
+  });
 }
 
 function stress(name, program, ...args) {
   if (!build(name, THREAD, program.split("/").at(-1))) return false;
-  return run(join(inPackage(name), "build-cmake", THREAD, program), args);
+  return run(join(packagePath(name), "build-cmake", THREAD, program), args);
 }
 
 const PARTS = {
   build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name, ADDRESS)),
-  "kernels-cpu": () => suite("kernels-cpu"),
-  "collectives-local": () => suite("collectives-local"),
+  "kernels-cpu": () => runSuite("kernels-cpu"),
+  "collectives-local": () => runSuite("collectives-local"),
   runtime: () => controlPlane(ADDRESS),
   thread: () =>
     [

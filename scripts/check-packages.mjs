@@ -7,7 +7,7 @@ import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { publint } from "publint";
 import { formatMessage } from "publint/utils";
-import { packagesOf } from "./workspace.mjs";
+import { listPackages } from "./workspace.mjs";
 
 /** What npm's search finds every package by; each adds words of its own. */
 const KEYWORDS = ["mosaic", "attention"];
@@ -15,8 +15,8 @@ const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 
 /** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
 export async function checkPackages(root) {
-  const packages = packagesOf(root).filter((one) => !one.isProgram);
-  const contents = contentsOf(root, packages);
+  const packages = listPackages(root).filter((one) => !one.isProgram);
+  const contents = listContents(root, packages);
   const faults = [];
   for (const one of packages) {
     const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
@@ -31,19 +31,19 @@ export async function checkPackages(root) {
 }
 
 /** By name, the paths in the tarballs of packages. */
-function contentsOf(root, packages) {
+function listContents(root, packages) {
   const directories = packages.map(({ path }) => `./${path}`);
   const pack = ["pack", "--dry-run", "--json", "--ignore-scripts", ...directories];
   const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
-  const packed = JSON.parse(stdout);
-  const tarballs = Array.isArray(packed) ? packed : Object.values(packed);
+  const packResults = JSON.parse(stdout);
+  const tarballs = Array.isArray(packResults) ? packResults : Object.values(packResults);
   return new Map(tarballs.map(({ name, files }) => [name, files.map((file) => file.path)]));
 }
 
 function manifestFaults({ manifest }, version) {
   const faults = [];
-  const expect = (holds, fault) => holds || faults.push(fault);
+  const expect = (condition, fault) => condition || faults.push(fault);
   expect(manifest.license === "MIT", "expected license MIT");
   expect(manifest.type === "module", "expected an ES module package");
   expect(manifest.engines?.node === ">=20.19", 'expected engines.node ">=20.19"');
@@ -67,8 +67,8 @@ function contentFaults({ dir }, files) {
     const addon = new RegExp(`^prebuilds/${process.platform}-${process.arch}/.*\\.node$`);
     if (!files.some((path) => addon.test(path))) faults.push("the native addon is not in the tarball");
   }
-  const stray = files.filter((path) => /(^|\/)(test|build|build-cmake|node_modules|\.turbo)\//.test(path));
-  return [...faults, ...stray.map((path) => `${path} should not be in the tarball`)];
+  const strayFiles = files.filter((path) => /(^|\/)(test|build|build-cmake|node_modules|\.turbo)\//.test(path));
+  return [...faults, ...strayFiles.map((path) => `${path} should not be in the tarball`)];
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {

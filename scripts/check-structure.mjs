@@ -4,11 +4,11 @@
 import { readFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { filesOf } from "./workspace.mjs";
+import { listFiles } from "./workspace.mjs";
 
 const SOURCES = [".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
-const NATIVE = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
+const NATIVE_SOURCE = /\.(cc|cpp|c|h|hpp|cu|cuh)$/;
 const MAX_LINES = 500;
 const MAX_COLUMNS = 120;
 const MAX_MEDIAN = 200;
@@ -17,7 +17,7 @@ const BANNED = /^(utils?|common|misc|helpers?)$/i;
 /** `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
   const files = FOLDERS.flatMap((directory) =>
-    filesOf(join(root, directory), SOURCES).map((path) => `${directory}/${path}`),
+    listFiles(join(root, directory), SOURCES).map((path) => `${directory}/${path}`),
   );
   const texts = files.map((path) => readFileSync(join(root, path), "utf8").trimEnd().split("\n"));
   const lengths = texts.map((lines) => lines.length);
@@ -34,8 +34,8 @@ export function checkStructure(root) {
   ];
   // TypeScript is the formatter's business.
   for (const [i, path] of files.entries()) {
-    const wide = NATIVE.test(path) ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS) : -1;
-    if (wide >= 0) faults.push(`${path}:${wide + 1} is wider than ${MAX_COLUMNS} columns`);
+    const wideLine = NATIVE_SOURCE.test(path) ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS) : -1;
+    if (wideLine >= 0) faults.push(`${path}:${wideLine + 1} is wider than ${MAX_COLUMNS} columns`);
   }
   if (median > MAX_MEDIAN) faults.push(`the median file has ${median} lines, the limit is ${MAX_MEDIAN}`);
   return { faults, files: files.length, median };

@@ -22,24 +22,24 @@ const MAX_FRAME_MS = 33;
 const PAN_MS = 5000;
 
 const faults = [];
-const expect = (holds, fault) => holds || faults.push(fault);
+const expect = (condition, fault) => condition || faults.push(fault);
 
 const files = await writePages();
 const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--force-color-profile=srgb"] });
 try {
-  const looks = [
+  const appearances = [
     ["light", { viewport: { width: 1280, height: 720 }, colorScheme: "light" }],
     ["dark", { viewport: { width: 1280, height: 720 }, colorScheme: "dark" }],
     ["phone", { viewport: { width: 390, height: 844 }, colorScheme: "light", deviceScaleFactor: 2, hasTouch: true }],
   ];
-  for (const [name, options] of looks) {
-    await opened("both", options, (page) => checkPicture(page, name));
+  for (const [name, options] of appearances) {
+    await withPage("both", options, (page) => checkPicture(page, name));
   }
-  await opened("both", looks[0][1], checkKeys);
-  await opened("both", looks[0][1], checkNames);
-  await opened("traces", looks[0][1], checkTraces);
-  await opened("large", looks[0][1], async (page) => {
+  await withPage("both", appearances[0][1], checkKeys);
+  await withPage("both", appearances[0][1], checkNames);
+  await withPage("traces", appearances[0][1], checkTraces);
+  await withPage("large", appearances[0][1], async (page) => {
     await checkPicture(page, "large", false);
     await checkPanning(page);
   });
@@ -58,12 +58,12 @@ async function writePages() {
   const { masks } = await load("packages/core/dist/index.js");
   const call = { tokens: 16_384, numHeads: 8, headDim: 128, mask: masks.causal(), placement: "zigzag" };
   const { simulation, record } = predict({ backend: ring(), mesh: { sp: 16 }, ...call }, profiles["h100-ib400"]);
-  const slower = (seconds) => seconds * 1.1;
-  const measured = {
-    seconds: slower(simulation.seconds),
+  const addTenPercent = (seconds) => seconds * 1.1;
+  const measuredTimeline = {
+    seconds: addTenPercent(simulation.seconds),
     ranks: simulation.ranks.map(({ rank, at, events }) => ({
       ...{ rank, at },
-      events: events.map((event) => ({ ...event, start: slower(event.start), end: slower(event.end) })),
+      events: events.map((event) => ({ ...event, start: addTenPercent(event.start), end: addTenPercent(event.end) })),
     })),
   };
   const options = { title: "A ring of 16", subtitle: "16 384 tokens, causal, zigzag", record, ranksPerNode: 8 };
@@ -72,7 +72,7 @@ async function writePages() {
     (trace) => `<script type="application/json" class="trace-data">${JSON.stringify(trace)}</script>`,
   );
   const pages = {
-    both: viewerHtml({ predicted: simulation, measured }, options),
+    both: viewerHtml({ predicted: simulation, measured: measuredTimeline }, options),
     traces: viewerTemplate().replace("<!-- data -->", scripts.join("\n")),
     large: viewerHtml(largeTimeline(), { title: "1 024 ranks", maxEvents: 1_000_000 }),
   };
@@ -106,7 +106,7 @@ function traceOf(rank) {
 
 function largeTimeline() {
   const [ranks, steps] = [1024, 98];
-  const made = Array.from({ length: ranks }, (_, rank) => {
+  const rankTraces = Array.from({ length: ranks }, (_, rank) => {
     const events = Array.from({ length: steps }, (__, step) => {
       const start = 0.002 * step + 1e-6 * ((rank * 37) % 101);
       const name = step < steps / 2 ? "attend" : "attendBackward";
@@ -125,10 +125,10 @@ function largeTimeline() {
     });
     return { rank, at: { sp: rank }, events: events.flat() };
   });
-  return { seconds: 0.002 * steps, ranks: made };
+  return { seconds: 0.002 * steps, ranks: rankTraces };
 }
 
-async function opened(name, options, check) {
+async function withPage(name, options, check) {
   const context = await browser.newContext({ reducedMotion: "reduce", ...options });
   const page = await context.newPage();
   const requests = [];
@@ -139,7 +139,7 @@ async function opened(name, options, check) {
   await page.goto(files[name]);
   await page.waitForSelector("html[data-ready]", { timeout: 60_000 });
   console.log(`${name}: shown after ${Math.round(performance.now() - startTime)} ms`);
-  await page.evaluate(() => new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown))));
+  await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))));
   await check(page);
   expect(
     requests.length === 1 && requests[0] === files[name],
@@ -150,11 +150,14 @@ async function opened(name, options, check) {
 
 /** Compares a picture with that of before, and its width with the page's: nothing may stick out. */
 async function checkPicture(page, name, fullPage = true) {
-  const { wide, inner } = await page.evaluate(() => ({
+  const { wide: pageWidth, inner: viewportWidth } = await page.evaluate(() => ({
     wide: document.documentElement.scrollWidth,
     inner: innerWidth,
   }));
-  expect(wide <= inner, `${name}: the page is ${wide} pixels wide, the screen is ${inner} pixels wide`);
+  expect(
+    pageWidth <= viewportWidth,
+    `${name}: the page is ${pageWidth} pixels wide, the screen is ${viewportWidth} pixels wide`,
+  );
   const picture = await page.screenshot({ fullPage });
   const path = join(pictures, `${name}.png`);
   if (update || !existsSync(path)) {
@@ -163,18 +166,18 @@ async function checkPicture(page, name, fullPage = true) {
     expect(update, `${name}: no reference picture existed; a new one was written to ${path}`);
     return;
   }
-  const share = await differentShare(readFileSync(path), picture);
+  const share = await differingPixelShare(readFileSync(path), picture);
   console.log(`${name}: ${(100 * share).toFixed(2)} % of the pixels differ`);
   if (share <= MAX_DIFFERENT_SHARE) return;
-  const kept = join(tmpdir(), `mosaic-viewer-${name}.png`);
-  writeFileSync(kept, picture);
+  const picturePath = join(tmpdir(), `mosaic-viewer-${name}.png`);
+  writeFileSync(picturePath, picture);
   faults.push(
-    `${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture was written to ${kept}`,
+    `${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture was written to ${picturePath}`,
   );
 }
 
 /** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
-async function differentShare(before, after) {
+async function differingPixelShare(before, after) {
   const page = await browser.newPage();
   const share = await page.evaluate(
     async (texts) => {
@@ -191,15 +194,15 @@ async function differentShare(before, after) {
       );
       if (a.width !== b.width || Math.abs(a.height - b.height) > 40) return 1;
       const length = Math.min(a.data.length, b.data.length);
-      let different = 0;
+      let numDifferent = 0;
       for (let at = 0; at < length; at += 4) {
         const distance = [0, 1, 2].reduce(
           (sum, channel) => sum + Math.abs(a.data[at + channel] - b.data[at + channel]),
           0,
         );
-        if (distance > 96) different++;
+        if (distance > 96) numDifferent++;
       }
-      return (4 * different) / length;
+      return (4 * numDifferent) / length;
     },
     [before, after].map((bytes) => Buffer.from(bytes).toString("base64")),
   );
@@ -218,12 +221,12 @@ async function checkKeys(page) {
     await page.evaluate(() => document.activeElement?.getAttribute("role") === "application"),
     "the Tab key does not focus the timeline",
   );
-  const whole = await text("output.window");
+  const fullWindow = await text("output.window");
   await page.keyboard.press("+");
-  expect((await text("output.window")) !== whole, "the plus key does not zoom in");
+  expect((await text("output.window")) !== fullWindow, "the plus key does not zoom in");
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Home");
-  expect((await text("output.window")) === whole, "the Home key does not show the whole timeline");
+  expect((await text("output.window")) === fullWindow, "the Home key does not show the whole timeline");
   await page.keyboard.press("n");
   const first = await text(".details");
   expect(/rank 0 \(sp 0\): \w+; 0 s|rank 0 \(sp 0\)/.test(first), `the N key selects no event: ${first}`);
@@ -265,26 +268,26 @@ async function checkKeys(page) {
 
 /** Every control and figure has a name; headings are in order; nothing takes a place in the order of the focus by number. */
 async function checkNames(page) {
-  const nameless = await page.evaluate(() => {
-    const named = (each) =>
+  const unnamedControls = await page.evaluate(() => {
+    const hasName = (each) =>
       each.getAttribute("aria-label") ||
       each.getAttribute("aria-labelledby") ||
       each.closest("label")?.textContent?.trim() ||
       each.textContent?.trim();
     const controls = [...document.querySelectorAll("button, input, select, summary, a, [role]")];
     return controls
-      .filter((each) => !named(each) && each.getAttribute("role") !== "status")
+      .filter((each) => !hasName(each) && each.getAttribute("role") !== "status")
       .map((each) => each.outerHTML.slice(0, 120));
   });
-  expect(nameless.length === 0, `controls without an accessible name: ${nameless.join(", ")}`);
+  expect(unnamedControls.length === 0, `controls without an accessible name: ${unnamedControls.join(", ")}`);
   const levels = await page.evaluate(() =>
     [...document.querySelectorAll("h1, h2, h3")].map(({ tagName }) => tagName).join(" "),
   );
   expect(/^H1( H2)+$/.test(levels), `headings are ${levels}`);
-  const ordered = await page.evaluate(
+  const rowOrder = await page.evaluate(
     () => [...document.querySelectorAll("[tabindex]")].filter(({ tabIndex }) => tabIndex > 0).length,
   );
-  expect(ordered === 0, "an element has a tabindex above 0");
+  expect(rowOrder === 0, "an element has a tabindex above 0");
   const hidden = await page.evaluate(
     () =>
       [...document.querySelectorAll("#tiles canvas, #links canvas")].filter((each) => !each.getAttribute("aria-label"))
@@ -307,8 +310,8 @@ async function checkPanning(page) {
   const label = await timeline.getAttribute("aria-label");
   expect(/1024 ranks, 200704 events/.test(label), `the large page: unexpected label ${label}`);
   const box = await page.locator(".u-over").first().boundingBox();
-  const center = [box.x + box.width / 2, box.y + box.height / 2];
-  await page.mouse.move(...center);
+  const canvasCenter = [box.x + box.width / 2, box.y + box.height / 2];
+  await page.mouse.move(...canvasCenter);
   await page.keyboard.down("Control");
   await page.mouse.wheel(0, -60);
   await page.keyboard.up("Control");
@@ -319,7 +322,7 @@ async function checkPanning(page) {
     return metrics.find(({ name }) => name === "TaskDuration").value;
   };
   const before = await taskSeconds();
-  const { frames, windows } = await timeline.evaluate(panEachFrame, PAN_MS);
+  const { frames, windows } = await timeline.evaluate(panInEveryFrame, PAN_MS);
   const processorMs = (1000 * ((await taskSeconds()) - before)) / frames.length;
   expect(windows >= 2, `panning showed only ${windows} distinct time windows`);
   const sorted = frames.toSorted((a, b) => a - b);
@@ -328,35 +331,35 @@ async function checkPanning(page) {
     `panning 200 704 events: ${frames.length} frames, median ${at(0.5)} ms, 95 % within ${at(0.95)} ms; ${processorMs.toFixed(1)} ms of processor time per frame`,
   );
   expectFrames(Number(at(0.5)), processorMs);
-  const shown = await page.textContent("output.window");
+  const windowText = await page.textContent("output.window");
   await page.mouse.down();
-  await page.mouse.move(center[0] + 80, center[1], { steps: 4 });
+  await page.mouse.move(canvasCenter[0] + 80, canvasCenter[1], { steps: 4 });
   await page.mouse.up();
-  expect((await page.textContent("output.window")) !== shown, "a drag does not pan");
+  expect((await page.textContent("output.window")) !== windowText, "a drag does not pan");
 }
 
 /** On a machine that has other work, frames wait for a core: there the page's own processor time counts. */
 function expectFrames(median, processorMs) {
-  const isShared = loadavg()[0] > availableParallelism();
-  const [what, ms] = isShared ? ["processor time per frame", processorMs] : ["median frame", median];
-  if (isShared)
+  const isHostBusy = loadavg()[0] > availableParallelism();
+  const [metricName, ms] = isHostBusy ? ["processor time per frame", processorMs] : ["median frame", median];
+  if (isHostBusy)
     console.log(
       `the load is ${loadavg()[0].toFixed(1)} on ${availableParallelism()} cores: checking processor time instead of frame times`,
     );
-  expect(ms <= MAX_FRAME_MS, `the ${what} is ${ms.toFixed(1)} ms, expected at most ${MAX_FRAME_MS} ms`);
+  expect(ms <= MAX_FRAME_MS, `the ${metricName} is ${ms.toFixed(1)} ms, expected at most ${MAX_FRAME_MS} ms`);
 }
 
 /** In the page: a tenth of the width to one side or the other at each frame. */
-function panEachFrame(timeline, milliseconds) {
+function panInEveryFrame(timeline, milliseconds) {
   const output = document.querySelector("output.window");
   const frames = [];
   const windows = new Set();
   return new Promise((done) => {
     const begin = performance.now();
-    let last = begin;
+    let lastFrameTime = begin;
     const frame = (now) => {
-      if (frames.length > 0 || now - begin > 0) frames.push(now - last);
-      last = now;
+      if (frames.length > 0 || now - begin > 0) frames.push(now - lastFrameTime);
+      lastFrameTime = now;
       if (now - begin > milliseconds) return done({ frames: frames.slice(1), windows: windows.size });
       const key = Math.floor(frames.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
       timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { filesOf } from "./workspace.mjs";
+import { listFiles } from "./workspace.mjs";
 
 const TEXTS = [
   ...[".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"],
@@ -47,26 +47,28 @@ const WORDS = [
 ].map(({ word, ...rest }) => ({ word: new RegExp(word, "gi"), ...rest }));
 
 /** Lower case, with identifiers in pieces: `lonelyRank` holds the word "lonely". */
-const inWords = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2").replaceAll("_", " ");
+const splitIdentifiers = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2").replaceAll("_", " ");
 
 /** A sentence for each line below `root` with a word of the list. */
 export function checkWords(root) {
   const paths = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
-    ...FOLDERS.flatMap((folder) => filesOf(join(root, folder), TEXTS).map((path) => `${folder}/${path}`)),
+    ...FOLDERS.flatMap((folder) => listFiles(join(root, folder), TEXTS).map((path) => `${folder}/${path}`)),
   ].filter((path) => !EXCLUDED.test(path));
   return paths.flatMap((path) => [
-    ...wordsIn(path).map(({ found, instead }) => `${path}: the file name contains "${found}"; use: ${instead}`),
+    ...findBannedWords(path).map(({ found, instead }) => `${path}: the file name contains "${found}"; use: ${instead}`),
     ...readFileSync(join(root, path), "utf8")
       .split("\n")
-      .flatMap((line, i) => wordsIn(line).map(({ found, instead }) => `${path}:${i + 1}: "${found}": ${instead}`)),
+      .flatMap((line, i) =>
+        findBannedWords(line).map(({ found, instead }) => `${path}:${i + 1}: "${found}": ${instead}`),
+      ),
   ]);
 }
 
-function wordsIn(line) {
+function findBannedWords(line) {
   return WORDS.flatMap(({ word, instead, allow }) => {
-    const rest = inWords(allow ? line.replaceAll(new RegExp(allow, "gi"), "") : line);
-    return [...rest.matchAll(word)].map(([found]) => ({ found, instead }));
+    const textToCheck = splitIdentifiers(allow ? line.replaceAll(new RegExp(allow, "gi"), "") : line);
+    return [...textToCheck.matchAll(word)].map(([found]) => ({ found, instead }));
   });
 }
 

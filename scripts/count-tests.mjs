@@ -6,11 +6,11 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { packagesOf } from "./workspace.mjs";
+import { listPackages } from "./workspace.mjs";
 
 /** `{ passed, failed, failures }` over all reports below `root`: `failures` has a line for each test that failed. */
 export function countTests(root) {
-  const directories = [...packagesOf(root).map((one) => one.path), "scripts", "build/doc-examples"];
+  const directories = [...listPackages(root).map((one) => one.path), "scripts", "build/doc-examples"];
   const reports = directories
     .flatMap((directory) =>
       ["test-report", "test-report-hosts"].map((name) => join(root, directory, `build/${name}.json`)),
@@ -20,30 +20,30 @@ export function countTests(root) {
   return {
     passed: sum(reports, (report) => report.numPassedTests),
     failed: sum(reports, failuresOf),
-    failures: reports.flatMap((report) => report.testResults).flatMap((file) => linesOf(file, root)),
+    failures: reports.flatMap((report) => report.testResults).flatMap((file) => describeFailures(file, root)),
   };
 }
 
 /** `path > test: message` for each failure in a file, with the first line of its message. */
-function linesOf({ name: path, status, message, assertionResults }, root) {
+function describeFailures({ name: path, status, message, assertionResults }, root) {
   const firstLine = (text) => text?.trim().split("\n")[0] || "no message";
   const file = relative(root, path);
-  const failed = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN.has(one.status));
+  const failed = assertionResults.filter((one) => one.status !== "passed" && !NOT_RUN_STATUSES.has(one.status));
   if (failed.length === 0) return status === "failed" ? [`${file}: ${firstLine(message)}`] : [];
   return failed.map((one) => `${file} > ${one.fullName}: ${firstLine(one.failureMessages[0])}`);
 }
 
 /** States of tests that were not to run. */
-const NOT_RUN = new Set(["pending", "skipped", "todo", "disabled"]);
+const NOT_RUN_STATUSES = new Set(["pending", "skipped", "todo", "disabled"]);
 
 /** What was to run and did not pass: a worker that dies leaves tests without an outcome, a file that fails to load none. */
 function failuresOf({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
-  const fileOnly = ({ status, assertionResults }) =>
+  const failedToLoad = ({ status, assertionResults }) =>
     status === "failed" && !assertionResults.some((one) => one.status === "failed");
-  return numTotalTests - numPassedTests - numPendingTests - numTodoTests + testResults.filter(fileOnly).length;
+  return numTotalTests - numPassedTests - numPendingTests - numTodoTests + testResults.filter(failedToLoad).length;
 }
 
-const sum = (items, measure) => items.reduce((total, item) => total + measure(item), 0);
+const sum = (items, valueOf) => items.reduce((total, item) => total + valueOf(item), 0);
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const root = resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url)));

@@ -6,10 +6,10 @@
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { filesOf, packagesOf } from "./workspace.mjs";
+import { listFiles, listPackages } from "./workspace.mjs";
 
 /** The ```ts blocks of a Markdown text: `{ info, line, code }`, where `line` is that of the code's first line. */
-export function blocksOf(markdown) {
+export function parseBlocks(markdown) {
   const blocks = [];
   let open;
   for (const [i, line] of markdown.split("\n").entries()) {
@@ -24,11 +24,11 @@ export function blocksOf(markdown) {
 }
 
 /** The ```ts blocks of the doc comments of a TypeScript source; all other lines count as blank. */
-export function blocksOfComments(source) {
+export function parseCommentBlocks(source) {
   const comments = source.replace(/\/\*\*[\s\S]*?\*\/|[^\n]/g, (part) =>
     part.startsWith("/**") ? part.replace(/^[ \t]*\/?\*+\/? ?/gm, "") : "",
   );
-  return blocksOf(comments);
+  return parseBlocks(comments);
 }
 
 /** The code with its `// => value` and `// throws text` comments turned into assertions, line for line. */
@@ -37,8 +37,8 @@ export function instrument(code) {
   for (const [i, line] of lines.entries()) {
     const promise = /^(.*?)\s*\/\/ (=>|throws) (.+)$/.exec(line);
     if (!promise) continue;
-    const [, before, kind, expected] = promise;
-    lines[i] = before;
+    const [, textBefore, kind, expected] = promise;
+    lines[i] = textBefore;
     let end = i;
     while (end > 0 && lines[end].trim() === "") end--;
     const start = startOfStatement(lines, end);
@@ -52,32 +52,32 @@ export function instrument(code) {
 function startOfStatement(lines, end) {
   for (let start = end; start > 0; start--) {
     const text = lines.slice(start, end + 1).join("\n");
-    const opened = text.match(/[([{]/g)?.length ?? 0;
-    const closed = text.match(/[)\]}]/g)?.length ?? 0;
-    if (opened === closed && /(^|[;{}]|\/\/.*|\*\/)\s*$/.test(lines[start - 1])) return start;
+    const numOpened = text.match(/[([{]/g)?.length ?? 0;
+    const numClosed = text.match(/[)\]}]/g)?.length ?? 0;
+    if (numOpened === numClosed && /(^|[;{}]|\/\/.*|\*\/)\s*$/.test(lines[start - 1])) return start;
   }
   return 0;
 }
 
 function assertion(statement, kind, expected) {
-  const bare = statement.trim().replace(/;$/, "");
-  const quoted = JSON.stringify(expected);
-  const declared = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(bare);
-  if (declared && kind === "=>") return `${statement} __value(${declared[1]}, ${quoted});`;
-  if (/^(?:const|let|import|if|for|return|class|function)\b/.test(bare)) {
-    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, received: ${bare}`);
+  const expression = statement.trim().replace(/;$/, "");
+  const expectedText = JSON.stringify(expected);
+  const declarationMatch = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(expression);
+  if (declarationMatch && kind === "=>") return `${statement} __value(${declarationMatch[1]}, ${expectedText});`;
+  if (/^(?:const|let|import|if|for|return|class|function)\b/.test(expression)) {
+    throw new Error(`\`// ${kind}\` must follow an expression or \`const name = …\`, received: ${expression}`);
   }
-  const logged = /^console\.log\(([\s\S]*)\)$/.exec(bare);
-  if (kind === "throws") return `await __thrown(async () => (${bare}), ${quoted});`;
-  return `__value(${logged ? logged[1] : bare}, ${quoted});`;
+  const logMatch = /^console\.log\(([\s\S]*)\)$/.exec(expression);
+  if (kind === "throws") return `await __thrown(async () => (${expression}), ${expectedText});`;
+  return `__value(${logMatch ? logMatch[1] : expression}, ${expectedText});`;
 }
 
 /** Writes the tests of all examples below `root` into `out`; returns how many examples there are. */
 export function generate(root, out) {
   rmSync(out, { recursive: true, force: true });
   let count = 0;
-  for (const { name, paths } of groupsOf(root)) {
-    const examples = paths.flatMap((path) => examplesOf(root, path));
+  for (const { name, paths } of groupExamples(root)) {
+    const examples = paths.flatMap((path) => listExamples(root, path));
     if (examples.length > 0) writeTest(join(out, "test", name), examples);
     count += examples.length;
   }
@@ -89,25 +89,25 @@ export function generate(root, out) {
 }
 
 /** What becomes one test file: the documents, and each package. */
-function groupsOf(root) {
-  const docs = filesOf(join(root, "docs"), [".md"]).map((path) => `docs/${path}`);
-  const packages = packagesOf(root).filter((one) => !one.isProgram);
+function groupExamples(root) {
+  const docs = listFiles(join(root, "docs"), [".md"]).map((path) => `docs/${path}`);
+  const packages = listPackages(root).filter((one) => !one.isProgram);
   return [
     { name: "documents", paths: ["README.md", "CONTRIBUTING.md", ...docs] },
     ...packages.map(({ directory, path, dir }) => ({
       name: directory,
-      paths: [`${path}/README.md`, ...filesOf(join(dir, "src"), [".ts"]).map((file) => `${path}/src/${file}`)],
+      paths: [`${path}/README.md`, ...listFiles(join(dir, "src"), [".ts"]).map((file) => `${path}/src/${file}`)],
     })),
   ];
 }
 
-function examplesOf(root, path) {
-  const text = readIfThere(join(root, path));
-  const blocks = path.endsWith(".md") ? blocksOf(text) : blocksOfComments(text);
+function listExamples(root, path) {
+  const text = readIfExists(join(root, path));
+  const blocks = path.endsWith(".md") ? parseBlocks(text) : parseCommentBlocks(text);
   return blocks.map((block) => ({ ...block, path, file: `${path.replaceAll("/", ".")}.${block.line}.ts` }));
 }
 
-function readIfThere(path) {
+function readIfExists(path) {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {
@@ -123,7 +123,7 @@ function writeTest(dir, examples) {
   for (const { path, file, info, line, code } of examples) {
     // The padding gives every line its number in the document, so that a failure points there.
     const head = `import { expectValue as __value, expectThrown as __thrown } from "${helpers}"; export {};`;
-    writeFileSync(join(dir, file), head + "\n".repeat(line - 1) + instrumented(path, line, code));
+    writeFileSync(join(dir, file), head + "\n".repeat(line - 1) + instrumentBlock(path, line, code));
     const ranks = /\branks=(\d+)\b/.exec(info)?.[1];
     const body = ranks ? `launch(${ranks}, new URL("./${file}", import.meta.url).href)` : `import("./${file}")`;
     if (!/\bno-run\b/.test(info)) tests.push(`test("${path}:${line}", async () => void (await ${body}));`);
@@ -131,7 +131,7 @@ function writeTest(dir, examples) {
   if (tests.length > 2) writeFileSync(join(dir, "examples.test.ts"), `${tests.join("\n")}\n`);
 }
 
-function instrumented(path, line, code) {
+function instrumentBlock(path, line, code) {
   try {
     return `${instrument(code)}\n`;
   } catch (error) {

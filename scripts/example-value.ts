@@ -11,7 +11,8 @@ import { inspect } from "node:util";
  * What is no literal is compared with the printed value as text.
  */
 export function expectValue<T>(actual: T, expected: string): T {
-  if (!matches(actual, expected.trim())) throw new Error(`expected ${expected.trim()}, received ${inspect(actual)}`);
+  if (!matchesExample(actual, expected.trim()))
+    throw new Error(`expected ${expected.trim()}, received ${inspect(actual)}`);
   return actual;
 }
 
@@ -37,17 +38,17 @@ export function launch(ranks: number, url: string): void {
   if (status !== 0) throw new Error(`${ranks} ranks exited with ${status}:\n${stdout}${stderr}`);
 }
 
-function matches(actual: unknown, expected: string): boolean {
+function matchesExample(actual: unknown, expected: string): boolean {
   const literal = parse(expected.replace(/^\w+Array(\(\d+\))?\s*(?=\[)/, ""));
-  if (literal && same(toPlainArrays(actual), literal.value)) return true;
-  return squeeze(typeof actual === "string" ? actual : inspect(actual)) === squeeze(expected);
+  if (literal && areEqualValues(toPlainArrays(actual), literal.value)) return true;
+  return collapseSpaces(typeof actual === "string" ? actual : inspect(actual)) === collapseSpaces(expected);
 }
 
 function parse(text: string): { value: unknown } | undefined {
-  const shown = text.replace(/,?\s*(…|\.\.\.)\s*\]$/, ", __REST__]");
+  const jsonText = text.replace(/,?\s*(…|\.\.\.)\s*\]$/, ", __REST__]");
   try {
     // oxlint-disable-next-line typescript/no-implied-eval -- the text comes from this repository's own documents
-    return { value: new Function("__REST__", `return (${shown});`)(REST) as unknown };
+    return { value: new Function("__REST__", `return (${jsonText});`)(REST) as unknown };
   } catch {
     return undefined;
   }
@@ -55,7 +56,7 @@ function parse(text: string): { value: unknown } | undefined {
 
 const REST = Symbol("…");
 
-function same(actual: unknown, expected: unknown): boolean {
+function areEqualValues(actual: unknown, expected: unknown): boolean {
   if (typeof actual === "number" && typeof expected === "number") {
     if (!Number.isFinite(expected)) return Object.is(actual, expected);
     return Math.abs(actual - expected) <= 1e-6 * Math.max(1, Math.abs(expected));
@@ -65,10 +66,12 @@ function same(actual: unknown, expected: unknown): boolean {
   }
   if (Array.isArray(actual) !== Array.isArray(expected)) return false;
   if (Array.isArray(actual) && Array.isArray(expected) && expected.at(-1) === REST) {
-    return same(actual.slice(0, expected.length - 1), expected.slice(0, -1));
+    return areEqualValues(actual.slice(0, expected.length - 1), expected.slice(0, -1));
   }
   const [a, e] = [Object.entries(actual), Object.entries(expected)];
-  return a.length === e.length && e.every(([key, value]) => same((actual as Record<string, unknown>)[key], value));
+  return (
+    a.length === e.length && e.every(([key, value]) => areEqualValues((actual as Record<string, unknown>)[key], value))
+  );
 }
 
 /** Typed arrays, maps and sets as the arrays that show them. */
@@ -79,4 +82,4 @@ function toPlainArrays(value: unknown): unknown {
   return Array.isArray(value) ? value.map(toPlainArrays) : value;
 }
 
-const squeeze = (text: string): string => text.replace(/\s+/g, " ").trim();
+const collapseSpaces = (text: string): string => text.replace(/\s+/g, " ").trim();

@@ -13,23 +13,23 @@ const CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
  * What `source` imports, statically, dynamically or in a type: `{ specifier, typeOnly }`, each specifier once, in order.
  * Comments and template literals are skipped, so that an example or a fixture is no import.
  */
-export function importsOf(source) {
+export function parseImports(source) {
   const code = source.replace(STRING_OR_COMMENT, (_, string) => string ?? "");
   const statements = [...code.matchAll(STATEMENT)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
     index,
     specifier,
-    typeOnly: type !== undefined || namesTypesOnly(names),
+    typeOnly: type !== undefined || areTypesOnly(names),
   }));
   const calls = [...code.matchAll(CALL)].map(({ index, 1: specifier }) => ({ index, specifier, typeOnly: false }));
   const found = new Map();
-  for (const { specifier, typeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
-    found.set(specifier, typeOnly && (found.get(specifier) ?? true));
+  for (const { specifier, typeOnly: isTypeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
+    found.set(specifier, isTypeOnly && (found.get(specifier) ?? true));
   }
-  return Array.from(found, ([specifier, typeOnly]) => ({ specifier, typeOnly }));
+  return Array.from(found, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
 }
 
 /** `{ type A, type B }`, which a compiler drops as a whole. */
-function namesTypesOnly(names) {
+function areTypesOnly(names) {
   return names?.startsWith("{") === true && /^\{(\s*type\s[^,}]+,?)+\s*\}$/.test(names);
 }
 
@@ -37,7 +37,7 @@ function namesTypesOnly(names) {
  * The cycles of a graph given as `Map<node, node[]>`: every strongly connected component of more than one node, and
  * every node that points to itself, as a path that returns to its start. (Tarjan, SIAM J. Comput. 1972.)
  */
-export function cyclesOf(graph) {
+export function findCycles(graph) {
   const index = new Map();
   const low = new Map();
   const stack = [];
@@ -53,7 +53,7 @@ export function cyclesOf(graph) {
     }
     if (low.get(node) !== index.get(node)) return;
     const component = new Set(stack.splice(stack.indexOf(node)));
-    const path = pathBack(graph, node, component);
+    const path = findPathBack(graph, node, component);
     if (path) cycles.push(path);
   }
 
@@ -62,14 +62,14 @@ export function cyclesOf(graph) {
 }
 
 /** A shortest path from `start` through `component` back to `start`, or undefined. */
-function pathBack(graph, start, component) {
+function findPathBack(graph, start, component) {
   const queue = [[start]];
-  const seen = new Set();
+  const visited = new Set();
   for (const path of queue) {
     for (const next of graph.get(path.at(-1)) ?? []) {
       if (next === start) return [...path, start];
-      if (!component.has(next) || seen.has(next)) continue;
-      seen.add(next);
+      if (!component.has(next) || visited.has(next)) continue;
+      visited.add(next);
       queue.push([...path, next]);
     }
   }

@@ -9,18 +9,18 @@ import { tsImport } from "tsx/esm/api";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const INCLUDE = "packages/runtime/include/mosaic";
-const ORIGIN =
+const GENERATED_NOTE =
   "as packages/core/src/kernels/schema.ts states.\n// Written by scripts/kernel-headers.mjs: edit the schema.";
 
-const SCALARS = { boolean: "bool", float32: "float", float64: "double", int64: "int64_t", uint64: "uint64_t" };
-const LISTS = {
+const SCALAR_TYPES = { boolean: "bool", float32: "float", float64: "double", int64: "int64_t", uint64: "uint64_t" };
+const LIST_TYPES = {
   spans: "std::vector<Span>",
   slices: "std::vector<Slice>",
   slicesBySample: "std::vector<std::vector<Slice>>",
   strides: "Strides",
 };
 
-const capitalized = (name) => name[0].toUpperCase() + name.slice(1);
+const capitalize = (name) => name[0].toUpperCase() + name.slice(1);
 
 /** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
 export function kernelHeaders(schema) {
@@ -29,9 +29,9 @@ export function kernelHeaders(schema) {
 
 function enumsHeader({ kernelEnumerations }) {
   const enums = Object.entries(kernelEnumerations).map(
-    ([name, values]) => `enum class ${name} : int32_t { ${values.map(capitalized).join(", ")} };`,
+    ([name, values]) => `enum class ${name} : int32_t { ${values.map(capitalize).join(", ")} };`,
   );
-  return `// Enumerations among the arguments of kernels, ${ORIGIN}
+  return `// Enumerations among the arguments of kernels, ${GENERATED_NOTE}
 #pragma once
 
 #include <cstdint>
@@ -48,18 +48,18 @@ function argumentsHeader({ kernelSchema, kernelStructures }) {
   const kernels = Object.entries(kernelSchema).map(([name, fields]) => ({
     name,
     fields,
-    type: `${capitalized(name)}Arguments`,
+    type: `${capitalize(name)}Arguments`,
   }));
-  const used = kernels.flatMap(({ fields }) => structuresOf(fields, kernelStructures));
-  const structures = [...new Set(used)].map((name) => struct(name, kernelStructures[name]));
-  const seen = new Map();
+  const usedStructures = kernels.flatMap(({ fields }) => collectStructures(fields, kernelStructures));
+  const structures = [...new Set(usedStructures)].map((name) => struct(name, kernelStructures[name]));
+  const typeByFields = new Map();
   const declared = kernels.map(({ fields, type }) => {
-    const same = seen.get(JSON.stringify(fields));
-    seen.set(JSON.stringify(fields), same ?? type);
-    return same ? `using ${type} = ${same};\n` : struct(type, fields);
+    const sharedType = typeByFields.get(JSON.stringify(fields));
+    typeByFields.set(JSON.stringify(fields), sharedType ?? type);
+    return sharedType ? `using ${type} = ${sharedType};\n` : struct(type, fields);
   });
   const rows = kernels.map(({ name, type }) => `  X(${name}, ${type})`);
-  return `// The arguments of every kernel, in the order in which they come, ${ORIGIN}
+  return `// The arguments of every kernel, in the order in which they come, ${GENERATED_NOTE}
 //
 // Behind an operand stand its shape (none: it broadcasts to the output), its dtype (none: any), and whether its
 // elements are read, written (all of them, unread) or updated (read and written).
@@ -83,8 +83,8 @@ ${rows.join(" \\\n")}
 }
 
 /** The structures that fields are, or hold, each after those that it holds. */
-function structuresOf(fields, structures) {
-  return fields.flatMap(({ struct }) => (struct ? [...structuresOf(structures[struct], structures), struct] : []));
+function collectStructures(fields, structures) {
+  return fields.flatMap(({ struct }) => (struct ? [...collectStructures(structures[struct], structures), struct] : []));
 }
 
 function struct(name, fields) {
@@ -97,16 +97,16 @@ ${members.join("")}  void read(ArgumentReader& args) { args(${fields.map((field)
 
 function declaration(field) {
   const { name, names } = field;
-  if (field.tensor) return `${tensorType(field)} ${name};  // ${usage(field)}`;
+  if (field.tensor) return `${tensorType(field)} ${name};  // ${describeUsage(field)}`;
   const note = names
     ? `  // ${Object.entries(names)
-        .map(([kind, own]) => `${kind}: ${own}`)
+        .map(([kind, value]) => `${kind}: ${value}`)
         .join(", ")}`
     : "";
   if (field.struct && field.optional) return `std::optional<${field.struct}> ${name}{};`;
   if (field.struct) return `${field.struct} ${name};${field.access ? `  // only ${field.access}` : ""}`;
   if (field.enum && field.optional) return `std::optional<${field.enum}> ${name}{};`;
-  return `${field.enum ?? SCALARS[field.scalar] ?? LISTS[field.list]} ${name};${note}`;
+  return `${field.enum ?? SCALAR_TYPES[field.scalar] ?? LIST_TYPES[field.list]} ${name};${note}`;
 }
 
 /** Attention's operands have three or four axes; others may have any number. */
@@ -115,10 +115,10 @@ function tensorType({ shape = "", optional }) {
   return /^\[\w+(,\w+){2,3}\]$/.test(shape) ? "TensorView" : "View";
 }
 
-function usage({ tensor, shape, dtype, updatedIf, optional }) {
-  const what = [shape, dtype].filter(Boolean).join(" ");
+function describeUsage({ tensor, shape, dtype, updatedIf, optional }) {
+  const description = [shape, dtype].filter(Boolean).join(" ");
   const access = { read: "read", write: "written", update: "updated" }[tensor];
-  return [what, updatedIf ? `${access}, updated if ${updatedIf}` : access, optional && "may be absent"]
+  return [description, updatedIf ? `${access}, updated if ${updatedIf}` : access, optional && "may be absent"]
     .filter(Boolean)
     .join(", ");
 }
@@ -140,12 +140,12 @@ function readText(path) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
-  const stale = await staleHeaders();
+  const staleFiles = await staleHeaders();
   const isCheck = process.argv.includes("--check");
-  for (const { path, text } of stale) {
+  for (const { path, text } of staleFiles) {
     if (isCheck) console.error(`${path} does not match the kernel schema: run node scripts/kernel-headers.mjs`);
     else writeFileSync(join(ROOT, path), text);
   }
-  if (isCheck && stale.length > 0) process.exit(1);
-  console.log(`kernel headers: ${isCheck ? "up to date" : `${stale.length} written`}`);
+  if (isCheck && staleFiles.length > 0) process.exit(1);
+  console.log(`kernel headers: ${isCheck ? "up to date" : `${staleFiles.length} written`}`);
 }

@@ -39,7 +39,7 @@ export const TYPE_CYCLES = {
 };
 
 /** The layer of a package directory's name, or undefined if it has none. */
-export function layerOf(name) {
+export function findLayer(name) {
   const layer = LAYERS.findIndex((patterns) => patterns.some((pattern) => matches(pattern, name)));
   return layer < 0 ? undefined : layer;
 }

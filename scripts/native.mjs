@@ -39,7 +39,7 @@ const missing = [
 
 if (missing.length > 0) {
   console.error(`Cannot build the native addon of ${process.env.npm_package_name ?? process.cwd()}: not found:
-${missing.map(([, what]) => `  - ${what}`).join("\n")}
+${missing.map(([, hint]) => `  - ${hint}`).join("\n")}
 Possible solutions:
   Debian, Ubuntu:  apt-get install g++ cmake
   Fedora, RHEL:    dnf install gcc-c++ cmake

@@ -7,7 +7,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { join, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { build } from "esbuild";
-import { filesOf } from "./workspace.mjs";
+import { listFiles } from "./workspace.mjs";
 
 const START = "<!-- options: node scripts/options-tables.mjs -->";
 const END = "<!-- /options -->";
@@ -27,23 +27,29 @@ export function commentsIn(source) {
   );
 }
 
-const shown = (value) =>
-  Array.isArray(value) ? `[${value.map(shown).join(", ")}]` : typeof value === "string" ? `"${value}"` : String(value);
+const formatValue = (value) =>
+  Array.isArray(value)
+    ? `[${value.map(formatValue).join(", ")}]`
+    : typeof value === "string"
+      ? `"${value}"`
+      : String(value);
 
 /** A row for each option, and what is wrong with its comment. */
-export function tableOf({ name, fields }, comments) {
+export function createTable({ name, fields }, comments) {
   const faults = [];
   const rows = Object.entries(fields).map(([option, { expected, presence, default: declared }]) => {
     const comment = comments.get(option);
     if (!comment) faults.push(`${name}: ${option} has no comment`);
-    const [, meaning, stated = ""] = /^([^]*?)(?:\s*Default:? ([^]*?)\.?)?$/.exec(comment ?? "") ?? [];
-    if (presence === "default" && !isSame(stated, declared)) {
+    const [, meaning, statedDefault = ""] = /^([^]*?)(?:\s*Default:? ([^]*?)\.?)?$/.exec(comment ?? "") ?? [];
+    if (presence === "default" && !isSameDefault(statedDefault, declared)) {
       faults.push(
-        `${name}: ${option}: expected the comment to end with "Default ${shown(declared)}.", received "Default ${stated}"`,
+        `${name}: ${option}: expected the comment to end with "Default ${formatValue(declared)}.", received "Default ${statedDefault}"`,
       );
     }
-    if (presence === "optional" && stated === "") faults.push(`${name}: ${option}: the comment has no "Default: …"`);
-    const fallback = presence === "required" ? "required" : presence === "default" ? `\`${shown(declared)}\`` : stated;
+    if (presence === "optional" && statedDefault === "")
+      faults.push(`${name}: ${option}: the comment has no "Default: …"`);
+    const fallback =
+      presence === "required" ? "required" : presence === "default" ? `\`${formatValue(declared)}\`` : statedDefault;
     return [`\`${option}\``, expected, fallback, meaning].map((cell) => cell.replaceAll("|", "\\|")).join(" | ");
   });
   const head = "| option | accepts | default | |\n|---|---|---|---|";
@@ -51,13 +57,16 @@ export function tableOf({ name, fields }, comments) {
 }
 
 /** "1e-5" and 0.00001 are the same number. */
-function isSame(stated, declared) {
-  return stated === shown(declared) || (typeof declared === "number" && stated !== "" && Number(stated) === declared);
+function isSameDefault(statedDefault, declaredDefault) {
+  return (
+    statedDefault === formatValue(declaredDefault) ||
+    (typeof declaredDefault === "number" && statedDefault !== "" && Number(statedDefault) === declaredDefault)
+  );
 }
 
 /** The declarations of a package that are exported from its sources, with their comments. */
-async function declarationsOf(directory) {
-  const sources = filesOf(join(directory, "src"), [".ts"])
+async function parseDeclarations(directory) {
+  const sources = listFiles(join(directory, "src"), [".ts"])
     .map((path) => join(directory, "src", path))
     .filter((path) => /^export const \w+ = defineOptions\(/m.test(readFileSync(path, "utf8")));
   if (sources.length === 0) return [];
@@ -86,35 +95,40 @@ async function declarationsOf(directory) {
 }
 
 /** An option of another package, wherever it is taken over: declarations share options by spreading their fields. */
-const keyOf = (name, { expected, presence, default: declared }) =>
-  [name, expected, presence, shown(declared)].join(" ");
+const optionKey = (name, { expected, presence, default: declared }) =>
+  [name, expected, presence, formatValue(declared)].join(" ");
 
 const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeof value.fields === "object";
 
 /** Notes the comments of a package's options. */
-function noteComments(declarations, known) {
+function collectComments(declarations, knownComments) {
   for (const { module, comments } of declarations) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
       for (const [name, comment] of comments.get(constant) ?? []) {
-        known.set(fields[name], comment).set(keyOf(name, fields[name]), comment);
+        knownComments.set(fields[name], comment).set(optionKey(name, fields[name]), comment);
       }
     }
   }
 }
 
-/** The section of a package's README, and what is wrong with its declarations; `known` are comments of other packages' options. */
-export function sectionOf(declarations, known) {
+/** The section of a package's README, and what is wrong with its declarations; `knownComments` are comments of other packages' options. */
+export function createSection(declarations, knownComments) {
   const tables = declarations.flatMap(({ module, comments }) => {
-    const inFile = new Map([...comments.values()].flatMap((each) => [...each]));
+    const fileComments = new Map([...comments.values()].flatMap((each) => [...each]));
     return Object.entries(module)
       .filter(isDeclaration)
       .map(([constant, declaration]) => {
-        const own = comments.get(constant) ?? new Map();
+        const ownComments = comments.get(constant) ?? new Map();
         const get = (option) => {
           const field = declaration.fields[option];
-          return own.get(option) ?? known.get(field) ?? known.get(keyOf(option, field)) ?? inFile.get(option);
+          return (
+            ownComments.get(option) ??
+            knownComments.get(field) ??
+            knownComments.get(optionKey(option, field)) ??
+            fileComments.get(option)
+          );
         };
-        return tableOf(declaration, { get });
+        return createTable(declaration, { get });
       });
   });
   return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
@@ -123,29 +137,29 @@ export function sectionOf(declarations, known) {
 /** Writes the tables of all packages, or compares them only; what is wrong with declarations and READMEs. */
 export async function updateTables(root, { isCheck = false } = {}) {
   const faults = [];
-  const known = new Map();
+  const knownComments = new Map();
   const names = readdirSync(join(root, "packages")).filter((name) => name !== "core");
   // The others take over options of core.
   const packages = ["core", ...names].map((name) => join(root, "packages", name));
   for (const directory of packages) {
     const path = join(directory, "README.md");
-    const declarations = await declarationsOf(directory);
+    const declarations = await parseDeclarations(directory);
     if (declarations.length === 0) continue;
-    noteComments(declarations, known);
-    const { text, faults: found } = sectionOf(declarations, known);
+    collectComments(declarations, knownComments);
+    const { text, faults: found } = createSection(declarations, knownComments);
     faults.push(...found.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
-    const [before, rest] = readme.split(START);
-    const after = rest?.split(END)[1];
-    if (after === undefined) {
+    const [textBefore, textAfter] = readme.split(START);
+    const textBehind = textAfter?.split(END)[1];
+    if (textBehind === undefined) {
       faults.push(`${relative(root, path)}: expected a section ${START} … ${END}, found none`);
       continue;
     }
-    const wanted = `${before}${START}\n\n${text}\n${END}${after}`;
-    if (wanted === readme) continue;
+    const updatedReadme = `${textBefore}${START}\n\n${text}\n${END}${textBehind}`;
+    if (updatedReadme === readme) continue;
     if (isCheck)
       faults.push(`${relative(root, path)}: the option tables are out of date; run node scripts/options-tables.mjs`);
-    else writeFileSync(path, wanted);
+    else writeFileSync(path, updatedReadme);
   }
   return faults;
 }

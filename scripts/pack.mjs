@@ -6,20 +6,20 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, rmSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { packagesOf } from "./workspace.mjs";
+import { listPackages } from "./workspace.mjs";
 
 /** Packs the packages below `root`, as they were built, into `destination`, which is emptied first; returns the paths of the archives. */
 export function packAll(root, destination = join(root, "build/packages")) {
   rmSync(destination, { recursive: true, force: true });
   mkdirSync(destination, { recursive: true });
-  const directories = packagesOf(root)
+  const directories = listPackages(root)
     .filter((one) => !one.isProgram)
     .map(({ path }) => `./${path}`);
   const pack = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...directories];
   const { stdout, status, stderr } = spawnSync("npm", pack, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });
   if (status !== 0) throw new Error(`npm pack failed in ${root}:\n${stderr}`);
-  const packed = JSON.parse(stdout);
-  const archives = Array.isArray(packed) ? packed : Object.values(packed);
+  const packResults = JSON.parse(stdout);
+  const archives = Array.isArray(packResults) ? packResults : Object.values(packResults);
   return archives.map(({ filename }) => join(destination, filename.replace("@", "").replace("/", "-")));
 }
 

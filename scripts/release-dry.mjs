@@ -7,25 +7,25 @@ import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "nod
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { faultsOf, packPackage } from "./release/checks.mjs";
-import { managersOf, tryConsumer } from "./release/consumers.mjs";
+import { checkPackage, packPackage } from "./release/checks.mjs";
+import { createManagers, tryConsumer } from "./release/consumers.mjs";
 import { startRegistry, publish } from "./release/registry.mjs";
 import { buildAll } from "./release/prebuilds.mjs";
-import { reportOf } from "./release/report.mjs";
+import { formatReport } from "./release/report.mjs";
 import { stageAll } from "./release/stage.mjs";
 import { PLATFORMS } from "./release/sysroot.mjs";
 import { tryTemplates } from "./release/templates.mjs";
-import { installTools, NODES, output, root, run } from "./release/tools.mjs";
+import { installTools, NODE_VERSIONS, output, root, run } from "./release/tools.mjs";
 
 const options = {
-  nodes: { type: "string", default: NODES.map((version) => version.split(".")[0]).join() },
+  nodes: { type: "string", default: NODE_VERSIONS.map((version) => version.split(".")[0]).join() },
   managers: { type: "string", default: "npm,pnpm,yarn" },
   build: { type: "boolean", default: true },
   templates: { type: "boolean", default: true },
 };
 const { values } = parseArgs({ options, allowNegative: true });
 const platforms = Object.keys(PLATFORMS);
-const versions = NODES.filter((version) => values.nodes.split(",").includes(version.split(".")[0]));
+const versions = NODE_VERSIONS.filter((version) => values.nodes.split(",").includes(version.split(".")[0]));
 const managers = values.managers.split(",");
 const statusBefore = run("git", ["status", "--porcelain"], { cwd: root });
 const faults = [];
@@ -36,7 +36,7 @@ function heading(text) {
   console.log(`\n── ${text}`);
 }
 
-async function preparePackages(tools) {
+async function preparePackages(toolPaths) {
   if (values.build) {
     heading("build");
     run(process.execPath, [join(root, "scripts/turbo.mjs"), "--quiet", "build", "--filter=./packages/*"], {
@@ -48,21 +48,26 @@ async function preparePackages(tools) {
   const tarballs = join(output, "tarballs");
   rmSync(tarballs, { recursive: true, force: true });
   mkdirSync(tarballs, { recursive: true });
-  const packages = stageAll(root, join(output, "stage")).map((one) => ({ ...one, packed: packPackage(one, tarballs) }));
-  for (const one of packages) {
-    const found = await faultsOf(one, one.packed, { attw: tools.attw, platforms });
-    faults.push(...found);
+  const packages = stageAll(root, join(output, "stage")).map((stagedPackage) => ({
+    ...stagedPackage,
+    packed: packPackage(stagedPackage, tarballs),
+  }));
+  for (const stagedPackage of packages) {
+    const packageFaults = await checkPackage(stagedPackage, stagedPackage.packed, { attw: toolPaths.attw, platforms });
+    faults.push(...packageFaults);
     console.log(
-      `${one.name}@${one.version}: ${Math.ceil(one.packed.size / 1024)} KiB${found.length > 0 ? ", FAULTS" : ""}`,
+      `${stagedPackage.name}@${stagedPackage.version}: ${Math.ceil(stagedPackage.packed.size / 1024)} KiB${packageFaults.length > 0 ? ", FAULTS" : ""}`,
     );
   }
   return packages;
 }
 
-function tryAll(tools, registry) {
+function tryConsumers(tools, registry) {
   const cells = [];
   for (const version of versions) {
-    for (const [manager, install] of Object.entries(managersOf(tools)).filter(([name]) => managers.includes(name))) {
+    for (const [manager, install] of Object.entries(createManagers(tools)).filter(([name]) =>
+      managers.includes(name),
+    )) {
       heading(`Node ${version}, ${manager}`);
       const directory = join(projects, `${manager}-${version}`);
       const cell = tryConsumer({ version, manager, install, registry, directory });
@@ -86,22 +91,25 @@ const registry = await startRegistry(tools.verdaccio, directory);
 try {
   heading(`publish to ${registry.url}`);
   for (const one of packages) publish(one, registry);
-  const cells = tryAll(tools, registry);
+  const cells = tryConsumers(tools, registry);
   const templates = values.templates
     ? tryTemplates({ version: versions[0], registry, directory: join(projects, "templates") })
     : [];
   for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
-  writeFileSync(join(output, "report.md"), reportOf({ packages, cells, templates }));
+  writeFileSync(join(output, "report.md"), formatReport({ packages, cells, templates }));
 } finally {
   registry.close();
 }
-const changed = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
-if (changed) faults.push("the working tree was modified");
+const isTreeChanged = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
+if (isTreeChanged) faults.push("the working tree was modified");
 // What may be published: scripts/release-publish.mjs.
-const list = join(output, "packages.json");
-rmSync(list, { force: true });
+const listPath = join(output, "packages.json");
+rmSync(listPath, { force: true });
 if (faults.length === 0) {
-  writeFileSync(list, JSON.stringify(packages.map(({ name, version, directory }) => ({ name, version, directory }))));
+  writeFileSync(
+    listPath,
+    JSON.stringify(packages.map(({ name, version, directory }) => ({ name, version, directory }))),
+  );
 }
 for (const fault of faults) console.error(`\n${fault}`);
 if (faults.length === 0) rmSync(projects, { recursive: true });

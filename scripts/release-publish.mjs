@@ -8,10 +8,10 @@ import { spawnSync } from "node:child_process";
 import { output, run } from "./release/tools.mjs";
 
 if (process.env.GITHUB_ACTIONS !== "true") throw new Error("release:publish: expected to run in the release workflow");
-const list = join(output, "packages.json");
-if (!existsSync(list)) throw new Error(`release:publish: expected ${list}; run npm run release:dry`);
+const listPath = join(output, "packages.json");
+if (!existsSync(listPath)) throw new Error(`release:publish: expected ${listPath}; run npm run release:dry`);
 
-for (const { name, version, directory } of JSON.parse(readFileSync(list, "utf8"))) {
+for (const { name, version, directory } of JSON.parse(readFileSync(listPath, "utf8"))) {
   if (spawnSync("npm", ["view", `${name}@${version}`, "version"], { encoding: "utf8" }).stdout.trim() === version)
     continue;
   run("npm", ["publish", directory, "--provenance", "--access", "public", "--ignore-scripts"]);

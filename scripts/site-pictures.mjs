@@ -8,7 +8,7 @@ import { ring } from "@mosaic/backend-ring";
 import { masks, zigzag } from "@mosaic/core";
 import { drawMask, predict, profiles, record, tileMapSvg, timelineSvg } from "@mosaic/planner";
 
-const CALL = { tokens: 65_536, numHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
+const ATTENTION_OPTIONS = { tokens: 65_536, numHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
 const SUBTITLE = "65 536 tokens, causal mask, zigzag placement, 4 ranks";
 
 /** The pictures by the name of their file; each function draws the same bytes at every call. */
@@ -21,28 +21,28 @@ export const PICTURES = {
       title: "Packed documents with a window in each",
     }),
   "ring-timeline.svg": () => {
-    const { simulation } = predict({ backend: ring(), mesh: { sp: 4 }, ...CALL }, profiles["h100-ib400"]);
+    const { simulation } = predict({ backend: ring(), mesh: { sp: 4 }, ...ATTENTION_OPTIONS }, profiles["h100-ib400"]);
     return timelineSvg(simulation, { title: "A ring of four, forward and backward", subtitle: SUBTITLE });
   },
   "ring-tiles.svg": () =>
-    tileMapSvg(record({ backend: ring(), mesh: { sp: 4 }, ...CALL }), {
+    tileMapSvg(record({ backend: ring(), mesh: { sp: 4 }, ...ATTENTION_OPTIONS }), {
       title: "ring: tiles by rank",
       subtitle: SUBTITLE,
     }),
   "mesh2d-tiles.svg": () =>
-    tileMapSvg(record({ backend: mesh2d({ shape: [2, 2] }), mesh: { sp: 4 }, ...CALL }), {
+    tileMapSvg(record({ backend: mesh2d({ shape: [2, 2] }), mesh: { sp: 4 }, ...ATTENTION_OPTIONS }), {
       title: "mesh2d, 2 · 2: tiles by rank",
       subtitle: SUBTITLE,
     }),
 };
 
 /** Where a picture is committed. */
-export const pathOf = (name) => fileURLToPath(new URL(`../docs/images/${name}`, import.meta.url));
+export const picturePath = (name) => fileURLToPath(new URL(`../docs/images/${name}`, import.meta.url));
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   for (const [name, draw] of Object.entries(PICTURES)) {
-    if (!process.argv.includes("--check")) writeFileSync(pathOf(name), draw());
-    else if (readFileSync(pathOf(name), "utf8") !== draw()) {
+    if (!process.argv.includes("--check")) writeFileSync(picturePath(name), draw());
+    else if (readFileSync(picturePath(name), "utf8") !== draw()) {
       console.error(`docs/images/${name} is out of date; run node scripts/site-pictures.mjs`);
       process.exitCode = 1;
     }

@@ -7,22 +7,22 @@ import { spawn, spawnSync } from "node:child_process";
 import { createRequire } from "node:module";
 
 const args = process.argv.slice(2);
-const quiet = args[0] === "--quiet";
-if (quiet) args.shift();
+const isQuiet = args[0] === "--quiet";
+if (isQuiet) args.shift();
 
 /** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
 function nativeToolchain() {
-  const versionOf = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
-  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => versionOf(command, "--version"));
+  const readVersion = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
+  const compilers = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) => readVersion(command, "--version"));
   return [...compilers, process.platform, process.arch].join("; ");
 }
 
-const defaults = ["--ui=stream", `--output-logs=${quiet ? "errors-only" : "new-only"}`];
+const defaults = ["--ui=stream", `--output-logs=${isQuiet ? "errors-only" : "new-only"}`];
 if (!args.some((arg) => arg.startsWith("--concurrency"))) defaults.push("--concurrency=2");
 
 const turbo = createRequire(import.meta.url).resolve("turbo/bin/turbo");
 const child = spawn(process.execPath, [turbo, "run", ...defaults, ...args], {
-  stdio: ["inherit", quiet ? process.stderr : "inherit", "inherit"],
+  stdio: ["inherit", isQuiet ? process.stderr : "inherit", "inherit"],
   env: {
     ...process.env,
     NATIVE_TOOLCHAIN: process.env.NATIVE_TOOLCHAIN ?? nativeToolchain(),

@@ -5,7 +5,7 @@ import { join, relative } from "node:path";
 const GENERATED = new Set(["node_modules", "dist", "build", "build-cmake", "prebuilds", "coverage", "generated"]);
 
 /** Every workspace below `root`: `{ name, directory, dir, manifest, isProgram }`. */
-export function packagesOf(root) {
+export function listPackages(root) {
   const children = (parent) =>
     existsSync(join(root, parent)) ? readdirSync(join(root, parent)).map((name) => `${parent}/${name}`) : [];
   return [...children("packages"), ...children("apps"), "benchmarks"]
@@ -21,16 +21,16 @@ export function packagesOf(root) {
 }
 
 /** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `endings`. */
-export function filesOf(dir, endings) {
-  const found = [];
+export function listFiles(dir, endings) {
+  const filePaths = [];
   const walk = (at) => {
     for (const entry of readdirSync(at, { withFileTypes: true })) {
       const path = join(at, entry.name);
       if (entry.isDirectory()) {
         if (!GENERATED.has(entry.name) && !entry.name.startsWith(".")) walk(path);
-      } else if (endings.some((ending) => entry.name.endsWith(ending))) found.push(relative(dir, path));
+      } else if (endings.some((ending) => entry.name.endsWith(ending))) filePaths.push(relative(dir, path));
     }
   };
   if (existsSync(dir)) walk(dir);
-  return found.sort((a, b) => (a < b ? -1 : 1));
+  return filePaths.sort((a, b) => (a < b ? -1 : 1));
 }

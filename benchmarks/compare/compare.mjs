@@ -11,7 +11,7 @@ import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
-const here = fileURLToPath(new URL("../..", import.meta.url));
+const repositoryRoot = fileURLToPath(new URL("../..", import.meta.url));
 const scenarios = fileURLToPath(new URL("scenarios.mjs", import.meta.url));
 
 const { values, positionals } = parseArgs({
@@ -30,31 +30,38 @@ if (positionals.length !== 1) {
 }
 const baseline = resolve(positionals[0]);
 const pairs = Number(values.pairs);
-const names = run(here, "--list").filter((name) => values.filter.split(",").some((text) => name.includes(text)));
+const names = runScenarios(repositoryRoot, "--list").filter((name) =>
+  values.filter.split(",").some((text) => name.includes(text)),
+);
 
 for (const name of names) {
   const logs = [];
   const times = [[], []];
   for (let pair = 0; pair < pairs; pair++) {
     // The order alternates, so that neither side always runs second.
-    const order = pair % 2 === 0 ? [baseline, here] : [here, baseline];
-    const [a, b] = order.map((root) => Number(run(root, name)[0]));
-    const [before, now] = pair % 2 === 0 ? [a, b] : [b, a];
-    times[0].push(before);
-    times[1].push(now);
-    logs.push(Math.log(before / now));
+    const order = pair % 2 === 0 ? [baseline, repositoryRoot] : [repositoryRoot, baseline];
+    const [a, b] = order.map((root) => Number(runScenarios(root, name)[0]));
+    const [first, second] = pair % 2 === 0 ? [a, b] : [b, a];
+    times[0].push(first);
+    times[1].push(second);
+    logs.push(Math.log(first / second));
   }
   const { mean, low, high } = interval(logs);
-  const [before, now] = times.map(median);
-  if (values.json) console.log(JSON.stringify({ scenario: name, ratio: mean, low, high, before, now, pairs }));
+  const [baselineSeconds, currentSeconds] = times.map(median);
+  if (values.json)
+    console.log(
+      JSON.stringify({ scenario: name, ratio: mean, low, high, before: baselineSeconds, now: currentSeconds, pairs }),
+    );
   else {
     const range = `${low.toFixed(3)} … ${high.toFixed(3)}`;
-    console.log(`${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(before)} → ${format(now)}`);
+    console.log(
+      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(baselineSeconds)} → ${format(currentSeconds)}`,
+    );
   }
 }
 
 /** Lines that the scenarios print, for the packages below `root`. */
-function run(root, name) {
+function runScenarios(root, name) {
   const { status, stdout, stderr } = spawnSync(process.execPath, [scenarios, root, name], {
     encoding: "utf8",
     env: { ...process.env, MOSAIC_DEVICE: "cpu" },
@@ -64,11 +71,11 @@ function run(root, name) {
 }
 
 /** Quantiles 0.975 of Student's t, by degrees of freedom; beyond, the normal distribution's. */
-function quantile(freedom) {
+function quantile(degreesOfFreedom) {
   const table = [
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,
   ];
-  return table[freedom - 1] ?? (freedom <= 30 ? 2.09 : 1.98);
+  return table[degreesOfFreedom - 1] ?? (degreesOfFreedom <= 30 ? 2.09 : 1.98);
 }
 
 function interval(logs) {

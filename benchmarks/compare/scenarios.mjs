@@ -8,43 +8,43 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
 const [root, name] = process.argv.slice(2);
-const load = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
+const importPackage = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
 /** The best of some repetitions: other load only slows things down. */
-async function best(repetitions, body) {
+async function minimumOf(repetitions, body) {
   await body();
-  let least = Number.POSITIVE_INFINITY;
+  let minSeconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < repetitions; i++) {
     const start = performance.now();
     await body();
-    least = Math.min(least, performance.now() - start);
+    minSeconds = Math.min(minSeconds, performance.now() - start);
   }
-  return least;
+  return minSeconds;
 }
 
 /** Attention on one device of two threads: [1,8,2048,64] float32. */
-async function attention(isBackward) {
-  const core = await load("core");
-  const { cpu } = await load("kernels-cpu");
+async function timeAttention(isBackward) {
+  const core = await importPackage("core");
+  const { cpu } = await importPackage("kernels-cpu");
   const ctx = await core.init({ device: cpu({ threads: 2 }), rank: 0, worldSize: 1 });
   const [q, k, v] = [0, 1, 2].map((stream) => core.randn(ctx, [1, 8, 2048, 64], { seed: 1, stream }));
   const rows = core.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: 2048 });
   for (const x of [q, k, v]) x.requiresGrad = isBackward;
-  return best(7, async () => {
-    const made = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
-    if (isBackward) made.push(core.sum(made[0]));
-    if (isBackward) made[1].backward();
+  return minimumOf(7, async () => {
+    const outputs = [core.attention(ctx, q, k, v, { queries: rows, keys: rows })];
+    if (isBackward) outputs.push(core.sum(outputs[0]));
+    if (isBackward) outputs[1].backward();
     await ctx.device.stream.synchronize();
-    for (const x of made) x[Symbol.dispose]();
+    for (const x of outputs) x[Symbol.dispose]();
   });
 }
 
 /** Ring attention on two ranks of one thread, in one process: [1,4,1024,64] a rank, forward and backward. */
 async function ring() {
-  const core = await load("core");
-  const { cpu } = await load("kernels-cpu");
-  const { world } = await load("collectives-local");
-  const { ring: backend } = await load("backend-ring");
+  const core = await importPackage("core");
+  const { cpu } = await importPackage("kernels-cpu");
+  const { world } = await importPackage("collectives-local");
+  const { ring: backend } = await importPackage("backend-ring");
   const ranks = await world(2, { device: () => cpu({ threads: 1 }), backends: [backend()] });
   const rows = core.layoutOf({ mesh: ranks[0].mesh.shape, axes: ["sp"], length: 2048 });
   const shards = ranks.map((ctx) =>
@@ -54,7 +54,7 @@ async function ring() {
       return x;
     }),
   );
-  const time = await best(7, async () => {
+  const time = await minimumOf(7, async () => {
     const outs = ranks.map((ctx, i) =>
       core.attention(ctx, ...shards[i], { backend: "ring", queries: rows, keys: rows }),
     );
@@ -68,21 +68,21 @@ async function ring() {
 }
 
 /** Collectives of two ranks in one process, posted in batches; milliseconds for one. */
-async function collective(elements, { repetitions, batches }) {
-  const core = await load("core");
-  const { cpu } = await load("kernels-cpu");
-  const { world } = await load("collectives-local");
+async function timeCollective(elements, { repetitions, batches }) {
+  const core = await importPackage("core");
+  const { cpu } = await importPackage("kernels-cpu");
+  const { world } = await importPackage("collectives-local");
   const ranks = await world(2, { device: () => cpu({ threads: 1 }) });
   const x = ranks.map((ctx) => core.zeros(ctx, [elements]));
   const y = ranks.map((ctx) => core.zeros(ctx, [elements]));
-  const time = await best(batches, async () => {
+  const time = await minimumOf(batches, async () => {
     for (let i = 0; i < repetitions; i++) {
       for (const [rank, ctx] of ranks.entries()) {
-        const exchange = [
+        const postExchange = [
           { tensor: x[rank], to: 1 - rank },
           { tensor: y[rank], from: 1 - rank },
         ];
-        ctx.world.sendRecv(exchange).wait();
+        ctx.world.sendRecv(postExchange).wait();
         ctx.world.allReduce(x[rank]).wait();
       }
     }
@@ -93,37 +93,37 @@ async function collective(elements, { repetitions, batches }) {
 }
 
 /** 10 000 additions of 16 elements, each result disposed. */
-async function smallOperations() {
-  const core = await load("core");
-  const { cpu } = await load("kernels-cpu");
+async function timeSmallOperations() {
+  const core = await importPackage("core");
+  const { cpu } = await importPackage("kernels-cpu");
   const ctx = await core.init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 });
   const [a, b] = [core.ones(ctx, [16]), core.ones(ctx, [16])];
-  return best(5, async () => {
+  return minimumOf(5, async () => {
     for (let i = 0; i < 10_000; i++) core.add(a, b)[Symbol.dispose]();
     await ctx.device.stream.synchronize();
   });
 }
 
 /** 1 024 symbolic ranks recorded, proved and counted. */
-async function proof(make) {
-  const { masks, causal = masks.causal, zigzag } = await load("core");
-  const { count, prove, record } = await load("planner");
+async function timeProof(make) {
+  const { masks, causal = masks.causal, zigzag } = await importPackage("core");
+  const { count, prove, record } = await importPackage("planner");
   const start = performance.now();
   // Before 0.2.0 these were called heads and kvHeads; then masks had no namespace.
   const heads = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...heads, headDim: 64 };
-  const run = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
-  const { violations } = prove(run);
+  const attentionRecord = record({ backend: await make(), mask: causal(), placement: zigzag(), ...sizes });
+  const { violations } = prove(attentionRecord);
   if (violations.length > 0) throw new Error(violations[0].message);
-  count(run);
+  count(attentionRecord);
   return performance.now() - start;
 }
 
 /** Two ranks under the launcher, from the command to the first line of either. */
-async function launch() {
+async function timeLaunch() {
   const directory = mkdtempSync(join(tmpdir(), "compare-"));
   const script = join(directory, "rank.mjs");
-  const url = (part) => JSON.stringify(pathToFileURL(join(root, "packages", part, "dist/index.js")).href);
+  const url = (packageName) => JSON.stringify(pathToFileURL(join(root, "packages", packageName, "dist/index.js")).href);
   writeFileSync(
     script,
     `import { init } from ${url("core")};
@@ -137,9 +137,9 @@ await ctx.close();
 `,
   );
   try {
-    let least = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 3; i++) least = Math.min(least, await firstLine(script));
-    return least;
+    let minSeconds = Number.POSITIVE_INFINITY;
+    for (let i = 0; i < 3; i++) minSeconds = Math.min(minSeconds, await firstLine(script));
+    return minSeconds;
   } finally {
     rmSync(directory, { recursive: true });
   }
@@ -160,16 +160,16 @@ async function firstLine(script) {
 }
 
 const scenarios = {
-  "attention.forward": () => attention(false),
-  "attention.backward": () => attention(true),
+  "attention.forward": () => timeAttention(false),
+  "attention.backward": () => timeAttention(true),
   "ring.2x1": ring,
-  "collectives.small": () => collective(16, { repetitions: 100, batches: 100 }),
-  "collectives.large": () => collective(1 << 20, { repetitions: 20, batches: 5 }),
-  "operations.small": smallOperations,
-  "proof.1024.ring": () => proof(async () => (await load("backend-ring")).ring()),
+  "collectives.small": () => timeCollective(16, { repetitions: 100, batches: 100 }),
+  "collectives.large": () => timeCollective(1 << 20, { repetitions: 20, batches: 5 }),
+  "operations.small": timeSmallOperations,
+  "proof.1024.ring": () => timeProof(async () => (await importPackage("backend-ring")).ring()),
   "proof.1024.mesh2d": () =>
-    proof(async () => {
-      const { mesh2d } = await load("backend-mesh2d");
+    timeProof(async () => {
+      const { mesh2d } = await importPackage("backend-mesh2d");
       // Before 0.2.0 the option `schedule` was called `form`.
       try {
         return mesh2d({ shape: [32, 32], schedule: "fused" });
@@ -177,7 +177,7 @@ const scenarios = {
         return mesh2d({ shape: [32, 32], form: "fused" });
       }
     }),
-  launch,
+  launch: timeLaunch,
 };
 
 if (name === "--list") console.log(Object.keys(scenarios).join("\n"));

@@ -1,6 +1,6 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { chartPage, type ColorPair } from "../src/chart-page.ts";
-import { type ComparisonRow, groupRows, isFlex } from "./comparison.ts";
+import { type ComparisonRow, groupRows, usesDispatch } from "./comparison.ts";
 
 const WIDTH = 1120;
 const LABEL_WIDTH = 230;
@@ -30,8 +30,8 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
     const heading = `${mask}${documents > 1 ? `, ${documents} documents` : ""}: ${ranks} ranks, ${links} links`;
     body.push(text(32, y + 4, heading, 'font-size="14" font-weight="600"'));
     y += 14;
-    const most = Math.max(...group.map(({ forward, backward }) => forward + backward));
-    const scale = (WIDTH - LABEL_WIDTH - 110) / most;
+    const maxSeconds = Math.max(...group.map(({ forward, backward }) => forward + backward));
+    const scale = (WIDTH - LABEL_WIDTH - 110) / maxSeconds;
     for (const row of group) {
       body.push(bars(row, y, scale));
       y += BAR_HEIGHT + 4;
@@ -43,22 +43,22 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
 
 function bars(row: ComparisonRow, y: number, scale: number): string {
   const { family, way, forward, backward } = row;
-  const [first, second] = isFlex(row) ? ["ours", "ours-backward"] : ["forward", "backward"];
+  const [forwardClass, backwardClass] = usesDispatch(row) ? ["ours", "ours-backward"] : ["forward", "backward"];
   const widths = [forward * scale, backward * scale] as const;
-  const times = `${(forward * 1e3).toFixed(1)} + ${(backward * 1e3).toFixed(1)}`;
+  const timesText = `${(forward * 1e3).toFixed(1)} + ${(backward * 1e3).toFixed(1)}`;
   return tooltip(
-    `${family} (${way}): ${times} ms`,
+    `${family} (${way}): ${timesText} ms`,
     [
       text(LABEL_WIDTH - 8, y + BAR_HEIGHT - 2, family, 'font-size="12" text-anchor="end"'),
-      rect({ x: LABEL_WIDTH, y, width: widths[0], height: BAR_HEIGHT }, `class="${first}" fill="currentColor"`),
+      rect({ x: LABEL_WIDTH, y, width: widths[0], height: BAR_HEIGHT }, `class="${forwardClass}" fill="currentColor"`),
       rect(
         { x: LABEL_WIDTH + widths[0], y, width: widths[1], height: BAR_HEIGHT },
-        `class="${second}" fill="currentColor"`,
+        `class="${backwardClass}" fill="currentColor"`,
       ),
       text(
         LABEL_WIDTH + widths[0] + widths[1] + 6,
         y + BAR_HEIGHT - 2,
-        times,
+        timesText,
         'font-size="11" class="faint" fill="currentColor"',
       ),
     ].join(""),

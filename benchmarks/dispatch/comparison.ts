@@ -58,17 +58,25 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
       const lengths = name === "causal" ? [tokens] : drawLengths(tokens, distributions[name]!, draw);
       const mask = name === "causal" ? masks.causal() : masks.documents(lengths, "causal");
       for (const links of ["flat", "two-level"] as const) {
-        const found = new Map<string, ComparisonRow>();
-        for (const way of strategies({ mask, lengths, ranks, links })) {
-          const { family, name: wayName, ...run } = way;
-          const options = { ...heads, tokens, mask, ...hostsOf(linkProfiles[links], ranks), ...run };
+        const bestByFamily = new Map<string, ComparisonRow>();
+        for (const strategy of strategies({ mask, lengths, ranks, links })) {
+          const { family, name: strategyName, ...run } = strategy;
+          const options = { ...heads, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
           const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
           const times = { forward: forwardSeconds, backward: backwardSeconds };
-          const best = found.get(family);
-          if (best && best.forward + best.backward <= forwardSeconds + backwardSeconds) continue;
-          found.set(family, { mask: name, documents: lengths.length, ranks, links, family, way: wayName, ...times });
+          const current = bestByFamily.get(family);
+          if (current && current.forward + current.backward <= forwardSeconds + backwardSeconds) continue;
+          bestByFamily.set(family, {
+            mask: name,
+            documents: lengths.length,
+            ranks,
+            links,
+            family,
+            way: strategyName,
+            ...times,
+          });
         }
-        yield* found.values();
+        yield* bestByFamily.values();
       }
     }
   }
@@ -85,77 +93,93 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
   const profile = linkProfiles[links];
   const [cost, stages] = [dispatchCost(profile), stageCost(profile, ranks)];
   const length = ranks * ROWS_PER_RANK;
-  const around = { sp: ranks };
-  const split = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
-  const nested = (head?: string): AttentionBackend => {
-    const rings = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
-    return head === undefined ? rings : ulysses({ axis: head, inner: rings });
+  const flatMesh = { sp: ranks };
+  const splitMesh = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
+  const createNested = (head?: string): AttentionBackend => {
+    const nestedRing = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
+    return head === undefined ? nestedRing : ulysses({ axis: head, inner: nestedRing });
   };
   for (const chunkSize of [512, 1024]) {
-    const placed = { family: "flex, dispatch", placement: dispatch({ mask, length, ranks, chunkSize, cost }) };
-    const inner = flex({ axis: "gpu", cost: stages });
-    const within = flex({ axis: "node", cost: stages, inner });
-    yield { ...placed, name: `chunks of ${chunkSize}, flex`, backend: flex({ cost: stages }), mesh: around };
+    const dispatchPlacement = {
+      family: "flex, dispatch",
+      placement: dispatch({ mask, length, ranks, chunkSize, cost }),
+    };
+    const innerFlex = flex({ axis: "gpu", cost: stages });
+    const nestedFlex = flex({ axis: "node", cost: stages, inner: innerFlex });
+    yield {
+      ...dispatchPlacement,
+      name: `chunks of ${chunkSize}, flex`,
+      backend: flex({ cost: stages }),
+      mesh: flatMesh,
+    };
     for (const degree of [1, 2, 4]) {
       const name = `chunks of ${chunkSize}, flex of ${degree} stages`;
-      yield { ...placed, name, backend: flex({ stages: degree, cost: stages }), mesh: around };
+      yield { ...dispatchPlacement, name, backend: flex({ stages: degree, cost: stages }), mesh: flatMesh };
     }
     yield {
-      ...placed,
+      ...dispatchPlacement,
       name: `chunks of ${chunkSize}, flex over nodes around flex of 8`,
-      backend: within,
-      mesh: split(8),
+      backend: nestedFlex,
+      mesh: splitMesh(8),
     };
   }
   for (const hp of [2, 4, 8]) {
-    const shared = dispatchCost(profile, hp);
-    const placement = divide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: shared }), hp);
+    const sharedCost = dispatchCost(profile, hp);
+    const placement = subdivide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: sharedCost }), hp);
     const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: stages }) });
     const mesh = { sp: ranks / hp, hp };
     yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };
   }
   const chunkSize = Math.min(2048, ROWS_PER_RANK / 8);
   const greedy = dispatchCandidates({ mask, length, ranks, chunkSize, cost }).find(({ name }) => name === "greedy")!;
-  const magi = { family: "MagiAttention", placement: greedy.placement };
+  const magiStrategy = { family: "MagiAttention", placement: greedy.placement };
   for (const degree of [1, 2, 4]) {
-    yield { ...magi, name: `degree ${degree}`, backend: flex({ stages: degree, cost: stages }), mesh: around };
+    yield {
+      ...magiStrategy,
+      name: `degree ${degree}`,
+      backend: flex({ stages: degree, cost: stages }),
+      mesh: flatMesh,
+    };
   }
   const contiguous: Placement = {
     name: "contiguous",
     spans: (i) => [{ start: i * ROWS_PER_RANK, length: ROWS_PER_RANK, step: 1 }],
   };
-  yield { family: "ring, contiguous", name: "ring", backend: ring(), mesh: around, placement: contiguous };
-  yield { family: "ring, zigzag", name: "ring", backend: ring(), mesh: around, placement: zigzag() };
+  yield { family: "ring, contiguous", name: "ring", backend: ring(), mesh: flatMesh, placement: contiguous };
+  yield { family: "ring, zigzag", name: "ring", backend: ring(), mesh: flatMesh, placement: zigzag() };
   if (lengths.length * ranks <= MAX_DOCUMENT_RANKS) {
     const placement = documentZigzag(lengths);
-    yield { family: "ring, zigzag per document", name: "ring", backend: ring(), mesh: around, placement };
+    yield { family: "ring, zigzag per document", name: "ring", backend: ring(), mesh: flatMesh, placement };
   }
-  yield { family: "Ulysses", name: `ulysses ${ranks}`, backend: ulysses(), mesh: around, placement: contiguous };
+  yield { family: "Ulysses", name: `ulysses ${ranks}`, backend: ulysses(), mesh: flatMesh, placement: contiguous };
   for (const hp of [2, 4, 8]) {
     const backend = ulysses({ axis: "hp", inner: ring({ axis: "sp" }) });
     const mesh = { sp: ranks / hp, hp };
     yield { family: "USP", name: `ulysses ${hp} × ring ${ranks / hp}`, backend, mesh, placement: zigzag() };
   }
   for (const hp of [1, 2, 4]) {
-    const [backend, gpu] = [hp === 1 ? nested() : nested("hp"), 8 / hp];
-    const mesh = { node: ranks / 8, gpu, ...(hp === 1 ? {} : { hp }) };
-    const name = `${hp === 1 ? "" : `ulysses ${hp} × `}rings ${ranks / 8} · ${gpu}`;
+    const [backend, gpusPerGroup] = [hp === 1 ? createNested() : createNested("hp"), 8 / hp];
+    const mesh = { node: ranks / 8, gpu: gpusPerGroup, ...(hp === 1 ? {} : { hp }) };
+    const name = `${hp === 1 ? "" : `ulysses ${hp} × `}rings ${ranks / 8} · ${gpusPerGroup}`;
     yield { family: "LoongTrain, double ring", name, backend, mesh, placement: zigzag() };
   }
 }
 
 /** Each shard of a placement, of equal shards, in `parts` equal parts one behind another. */
-function divide(placement: Placement, parts: number): Placement {
+function subdivide(placement: Placement, parts: number): Placement {
   return {
     name: `${placement.name} in ${parts}`,
     spans(index, count, length) {
       const first = (index % parts) * ROWS_PER_RANK;
-      let before = 0;
+      let precedingPositions = 0;
       return placement.spans(Math.floor(index / parts), count / parts, length).flatMap((span) => {
-        const [start, end] = [Math.max(before, first), Math.min(before + span.length, first + ROWS_PER_RANK)];
-        const part = { ...span, start: span.start + start - before, length: end - start };
-        before += span.length;
-        return part.length > 0 ? [part] : [];
+        const [start, end] = [
+          Math.max(precedingPositions, first),
+          Math.min(precedingPositions + span.length, first + ROWS_PER_RANK),
+        ];
+        const clippedSpan = { ...span, start: span.start + start - precedingPositions, length: end - start };
+        precedingPositions += span.length;
+        return clippedSpan.length > 0 ? [clippedSpan] : [];
       });
     },
   };
@@ -182,18 +206,19 @@ export function dispatchCost({ kernels, links }: Profile, linkShare = 1): Dispat
 /** What `flex` chooses stages by, from a profile: between ranks of one node, the links within it. */
 export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ranks: number): StageCost {
   const { latency, bandwidth } = links[ranks <= ranksPerNode ? "intra-node" : "inter-node"];
-  const near = links["intra-node"];
+  const intraNodeLink = links["intra-node"];
   const [forward, backward] = [kernels.attend.bfloat16!, kernels.attendBackward.bfloat16!];
-  const speed = ({ flops, halfDim }: typeof forward): number => (flops * heads.headDim) / (heads.headDim + halfDim);
+  const flopsPerSecond = ({ flops, halfDim }: typeof forward): number =>
+    (flops * heads.headDim) / (heads.headDim + halfDim);
   return {
     latency,
     bandwidth,
-    localLatency: near.latency,
-    localBandwidth: near.bandwidth,
+    localLatency: intraNodeLink.latency,
+    localBandwidth: intraNodeLink.bandwidth,
     launch: kernels.launch,
     enqueue,
-    flops: speed(forward),
-    backwardFlops: speed(backward),
+    flops: flopsPerSecond(forward),
+    backwardFlops: flopsPerSecond(backward),
     halfKeys: forward.halfKeys,
     backwardHalfKeys: backward.halfKeys,
     memoryBandwidth: kernels.bandwidth,
@@ -201,7 +226,7 @@ export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ra
 }
 
 /** The node of each rank, where nodes have several. */
-export function hostsOf({ ranksPerNode }: Profile, ranks: number): { readonly hosts?: readonly number[] } {
+export function hostAssignment({ ranksPerNode }: Profile, ranks: number): { readonly hosts?: readonly number[] } {
   return ranksPerNode === 1
     ? {}
     : { hosts: Array.from({ length: ranks }, (_, rank) => Math.floor(rank / ranksPerNode)) };
@@ -212,26 +237,26 @@ const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
 /** A table in Markdown: forward + backward of each family, in ms, and ours over the best of the others. */
 export function comparisonTable(rows: readonly ComparisonRow[]): string {
   const families = [...new Set(rows.map(({ family }) => family))];
-  const places = groupRows(rows).map((group) => {
+  const groupLines = groupRows(rows).map((group) => {
     const { mask, documents, ranks, links } = group[0]!;
     const cells = families.map((family) => {
-      const row = group.find((each) => each.family === family);
+      const row = group.find((candidate) => candidate.family === family);
       return row ? `${ms(row.forward)} + ${ms(row.backward)}` : "–";
     });
     return [mask, documents, ranks, links, ...cells, speedupOverBaselines(group).toFixed(2)];
   });
-  return markdownTable(["mask", "documents", "P", "links", ...families, "best baseline / ours"], places);
+  return markdownTable(["mask", "documents", "P", "links", ...families, "best baseline / ours"], groupLines);
 }
 
 /** How many times as long as the fastest of ours, the first families, the fastest of the others takes. */
 function speedupOverBaselines(group: readonly ComparisonRow[]): number {
-  const least = (rows: readonly ComparisonRow[]): number =>
+  const minSeconds = (rows: readonly ComparisonRow[]): number =>
     rows.reduce((seconds, { forward, backward }) => Math.min(seconds, forward + backward), Number.POSITIVE_INFINITY);
-  return least(group.filter((row) => !isFlex(row))) / least(group.filter(isFlex));
+  return minSeconds(group.filter((row) => !usesDispatch(row))) / minSeconds(group.filter(usesDispatch));
 }
 
 /** Whether a way places by `dispatch`. */
-export function isFlex({ family }: ComparisonRow): boolean {
+export function usesDispatch({ family }: ComparisonRow): boolean {
   return family.endsWith("dispatch");
 }
 

@@ -3,19 +3,20 @@ export function generator(seed: number): () => number {
   let state = seed;
   return () => {
     state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+    let bits = Math.imul(state ^ (state >>> 15), 1 | state);
+    bits = (bits + Math.imul(bits ^ (bits >>> 7), 61 | bits)) ^ bits;
+    return ((bits ^ (bits >>> 14)) >>> 0) / 2 ** 32;
   };
 }
 
 type UniformGenerator = () => number;
 
-const normal = (draw: UniformGenerator): number =>
+const sampleNormal = (draw: UniformGenerator): number =>
   Math.sqrt(-2 * Math.log(1 - draw())) * Math.cos(2 * Math.PI * draw());
-const logNormal = (mean: number, deviation: number) => (draw: UniformGenerator) =>
-  Math.exp(mean + deviation * normal(draw));
-const pareto = (exponent: number, least: number) => (draw: UniformGenerator) => least / (1 - draw()) ** (1 / exponent);
+const sampleLogNormal = (mean: number, deviation: number) => (draw: UniformGenerator) =>
+  Math.exp(mean + deviation * sampleNormal(draw));
+const samplePareto = (exponent: number, minimum: number) => (draw: UniformGenerator) =>
+  minimum / (1 - draw()) ** (1 / exponent);
 
 /** GPT-2 tokens of a byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
 const TOKENS_PER_BYTE = 0.29335;
@@ -25,7 +26,7 @@ const PILE_LOG_DEVIATION = 1.2;
 /** Log-normal of a mean in KiB. */
 function pileLengths(kibibytes: number): (draw: UniformGenerator) => number {
   const mean = kibibytes * 1024 * TOKENS_PER_BYTE;
-  return logNormal(Math.log(mean) - PILE_LOG_DEVIATION ** 2 / 2, PILE_LOG_DEVIATION);
+  return sampleLogNormal(Math.log(mean) - PILE_LOG_DEVIATION ** 2 / 2, PILE_LOG_DEVIATION);
 }
 
 const pileSource = (kibibytes: number): string =>
@@ -41,16 +42,16 @@ export interface LengthDistribution {
 
 /** Lengths of documents in tokens. */
 export const distributions: Readonly<Record<string, LengthDistribution>> = {
-  "log-normal 7.2, 1.6": { sample: logNormal(7.2, 1.6), source: MAGI_SOURCE },
+  "log-normal 7.2, 1.6": { sample: sampleLogNormal(7.2, 1.6), source: MAGI_SOURCE },
   "Pile-CC": { sample: pileLengths(4.33), source: pileSource(4.33) },
   GitHub: { sample: pileLengths(5.25), source: pileSource(5.25) },
   FreeLaw: { sample: pileLengths(15.06), source: pileSource(15.06) },
   ArXiv: { sample: pileLengths(46.61), source: pileSource(46.61) },
   Books3: { sample: pileLengths(538.36), source: pileSource(538.36) },
-  "log-normal 6, 1.4": { sample: logNormal(6, 1.4), source: OWN_SOURCE },
-  "log-normal 8.5, 1.2": { sample: logNormal(8.5, 1.2), source: OWN_SOURCE },
-  "Pareto 1.1 from 512": { sample: pareto(1.1, 512), source: OWN_SOURCE },
-  "Pareto 1.5 from 1024": { sample: pareto(1.5, 1024), source: OWN_SOURCE },
+  "log-normal 6, 1.4": { sample: sampleLogNormal(6, 1.4), source: OWN_SOURCE },
+  "log-normal 8.5, 1.2": { sample: sampleLogNormal(8.5, 1.2), source: OWN_SOURCE },
+  "Pareto 1.1 from 512": { sample: samplePareto(1.1, 512), source: OWN_SOURCE },
+  "Pareto 1.5 from 1024": { sample: samplePareto(1.5, 1024), source: OWN_SOURCE },
   "uniform 64 to 16064": { sample: (draw) => 64 + draw() * 16_000, source: OWN_SOURCE },
   "exponential 4096": { sample: (draw) => -4096 * Math.log(1 - draw()), source: OWN_SOURCE },
   "equal 4096": { sample: () => 4096, source: OWN_SOURCE },
@@ -59,7 +60,7 @@ export const distributions: Readonly<Record<string, LengthDistribution>> = {
     source: OWN_SOURCE,
   },
   "mixed 0.7K, 36K": {
-    sample: (draw) => (draw() < 0.97 ? logNormal(6.5, 1)(draw) : logNormal(10.5, 0.8)(draw)),
+    sample: (draw) => (draw() < 0.97 ? sampleLogNormal(6.5, 1)(draw) : sampleLogNormal(10.5, 0.8)(draw)),
     source: OWN_SOURCE,
   },
 };
@@ -71,10 +72,10 @@ export function drawLengths(
   draw: UniformGenerator,
 ): number[] {
   const lengths: number[] = [];
-  for (let left = total; left > 0; ) {
-    const length = Math.min(left, Math.floor(total / 4), Math.max(64, Math.floor(distribution(draw))));
+  for (let remaining = total; remaining > 0; ) {
+    const length = Math.min(remaining, Math.floor(total / 4), Math.max(64, Math.floor(distribution(draw))));
     lengths.push(length);
-    left -= length;
+    remaining -= length;
   }
   return lengths;
 }

@@ -25,7 +25,7 @@ const { values } = parseArgs({
   },
 });
 const seeds = values.seeds.split(",").map(Number);
-const write = (suffix: string, content: string): void => {
+const writeFile = (suffix: string, content: string): void => {
   if (values.out !== undefined) writeFileSync(`${values.out}${suffix}`, content);
 };
 const jsonLines = (rows: readonly unknown[]): string => `${rows.map((row) => JSON.stringify(row)).join("\n")}\n`;
@@ -33,14 +33,14 @@ const jsonLines = (rows: readonly unknown[]): string => `${rows.map((row) => JSO
 const parts: Readonly<Record<string, () => void>> = {
   marks() {
     const passes = values.passes === "both" ? "both" : "forward";
-    const all: MarksRow[] = [];
+    const allRows: MarksRow[] = [];
     for (const seed of seeds) {
       const rows = [...marks({ seed, passes })];
-      all.push(...rows);
+      allRows.push(...rows);
       console.log(`Seed ${seed}, ${passes}:\n\n${marksTable(rows)}\n`);
     }
-    console.log(marksSummary(all));
-    write("-marks.jsonl", jsonLines(all));
+    console.log(marksSummary(allRows));
+    writeFile("-marks.jsonl", jsonLines(allRows));
   },
   optimum() {
     console.log(optimumSummary(optimumGaps(200, seeds[0]!)));
@@ -49,13 +49,13 @@ const parts: Readonly<Record<string, () => void>> = {
     const ranks = values.ranks.split(",").map(Number);
     const rows = [...compare(seeds[0]!, ranks)];
     console.log(comparisonTable(rows));
-    write("-comparison.jsonl", jsonLines(rows));
-    write("-comparison.svg", comparisonChart(rows, "Context parallelism on H100s, packed documents"));
+    writeFile("-comparison.jsonl", jsonLines(rows));
+    writeFile("-comparison.svg", comparisonChart(rows, "Context parallelism on H100s, packed documents"));
   },
   stages() {
     const rows = [...stageChoices(seeds[0]!, values.ranks.split(",").map(Number))];
     console.log(stagesTable(rows));
-    write("-stages.jsonl", jsonLines(rows));
+    writeFile("-stages.jsonl", jsonLines(rows));
   },
   lengths() {
     console.log(
@@ -66,7 +66,7 @@ const parts: Readonly<Record<string, () => void>> = {
     );
   },
 };
-const part = parts[values.part];
-if (!part)
+const runPart = parts[values.part];
+if (!runPart)
   throw new Error(`bench:dispatch: --part: expected one of ${Object.keys(parts).join(", ")}; received ${values.part}`);
-part();
+runPart();

@@ -10,7 +10,7 @@ import { type Mask, masks } from "@mosaic/core";
 import { distributions, drawLengths, generator } from "./lengths.ts";
 
 const ROWS_PER_RANK = 8192;
-const MILLION = 2 ** 20;
+const MEBI_POSITIONS = 2 ** 20;
 /** As in the cost's default: what a visible pair takes. */
 const seconds = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
 
@@ -19,7 +19,7 @@ export interface MarksOptions {
   readonly passes: "forward" | "both";
 }
 
-interface Case {
+interface ProblemCase {
   readonly name: string;
   readonly ranks: number;
   readonly chunkSize: number;
@@ -29,7 +29,7 @@ interface Case {
 }
 
 /** One mask, number of ranks and chunk size: times in seconds, rows as shares of the sequence, mean over ranks. */
-export interface MarksRow extends Omit<Case, "mask"> {
+export interface MarksRow extends Omit<ProblemCase, "mask"> {
   readonly seed: number;
   readonly boundBy: "compute" | "links";
   readonly bound: number;
@@ -49,14 +49,14 @@ export interface MarksRow extends Omit<Case, "mask"> {
   readonly missed: readonly string[];
 }
 
-function casesOf(seed: number): Case[] {
+function createCases(seed: number): ProblemCase[] {
   const draw = generator(seed);
-  const packed = (name: string, [ranks, chunkSize, length]: readonly [number, number, number]): Case => {
+  const packed = (name: string, [ranks, chunkSize, length]: readonly [number, number, number]): ProblemCase => {
     const lengths = drawLengths(length, distributions[name]!, draw);
     const mask = masks.documents(lengths, "causal");
     return { name, ranks, chunkSize, length, documents: lengths.length, mask };
   };
-  const causal = (ranks: number, chunkSize: number): Case => {
+  const causal = (ranks: number, chunkSize: number): ProblemCase => {
     return { name: "causal", ranks, chunkSize, length: ranks * ROWS_PER_RANK, documents: 1, mask: masks.causal() };
   };
   const first = Object.keys(distributions)[0]!;
@@ -67,7 +67,7 @@ function casesOf(seed: number): Case[] {
     causal(64, 512),
     ...Object.keys(distributions).flatMap((name) => [
       ...[8, 64, 256].map((ranks) => packed(name, [ranks, 512, ranks * ROWS_PER_RANK])),
-      packed(name, [256, 512, MILLION]),
+      packed(name, [256, 512, MEBI_POSITIONS]),
     ]),
   ];
 }
@@ -75,11 +75,15 @@ function casesOf(seed: number): Case[] {
 /** Ours beside bounds and other placements, of fresh draws by seed. */
 export function* marks({ seed, passes }: MarksOptions): Generator<MarksRow> {
   const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
-  for (const each of casesOf(seed)) yield { seed, ...rowOf(each, cost, seconds[passes]) };
+  for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, seconds[passes]) };
 }
 
-function rowOf({ mask, ...known }: Case, cost: DispatchCost, pairSeconds: number): Omit<MarksRow, "seed"> {
-  const { ranks, chunkSize, length } = known;
+function measureRow(
+  { mask, ...caseFields }: ProblemCase,
+  cost: DispatchCost,
+  pairSeconds: number,
+): Omit<MarksRow, "seed"> {
+  const { ranks, chunkSize, length } = caseFields;
   const options = { mask, length, ranks, chunkSize, cost };
   const bounds = dispatchBounds(options);
   const candidates = dispatchCandidates(options);
@@ -87,49 +91,56 @@ function rowOf({ mask, ...known }: Case, cost: DispatchCost, pairSeconds: number
   const start = process.cpuUsage();
   const placement = dispatch(options);
   const { user, system } = process.cpuUsage(start);
-  const evaluate = (each: typeof placement): DispatchEvaluation =>
-    evaluateDispatch({ mask, length, ranks, cost, placement: each });
-  const named = (wanted: string) => candidates.find((each) => each.name === wanted);
-  const ours = evaluate(placement);
-  const [greedy, zigzag] = [evaluate(named("greedy")!.placement), evaluate(named("zigzag")!.placement)];
-  const mean = ours.ranks.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
+  const evaluate = (candidate: typeof placement): DispatchEvaluation =>
+    evaluateDispatch({ mask, length, ranks, cost, placement: candidate });
+  const findCandidate = (candidateName: string) => candidates.find((each) => each.name === candidateName);
+  const dispatchResult = evaluate(placement);
+  const [greedy, zigzag] = [evaluate(findCandidate("greedy")!.placement), evaluate(findCandidate("zigzag")!.placement)];
+  const mean = dispatchResult.ranks.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
   const share = (rows: number): number => rows / ranks / length;
   const row = {
-    ...known,
+    ...caseFields,
     boundBy: bounds.time <= 1.001 * pairSeconds * bounds.imbalance * mean ? "compute" : "links",
     bound: bounds.time,
-    time: ours.time,
+    time: dispatchResult.time,
     others: {
-      sequential: named("sequential")?.time,
-      zigzag: named("zigzag")?.time,
-      documentZigzag: named("documentZigzag")?.time,
-      greedy: named("greedy")?.time,
+      sequential: findCandidate("sequential")?.time,
+      zigzag: findCandidate("zigzag")?.time,
+      documentZigzag: findCandidate("documentZigzag")?.time,
+      greedy: findCandidate("greedy")?.time,
     },
     imbalanceBound: bounds.imbalance,
-    imbalance: ours.imbalance,
+    imbalance: dispatchResult.imbalance,
     rowsBound: bounds.rows / length,
     balancedRowsBound: bounds.balancedRows / length,
-    rows: share(ours.rows),
+    rows: share(dispatchResult.rows),
     zigzagRows: share(zigzag.rows),
     greedyRows: share(greedy.rows),
     solverSeconds: (user + system) / 1e6,
   } as const;
-  const best = candidates.reduce((least, { objective }) => Math.min(least, objective), Number.POSITIVE_INFINITY);
-  const missed = [...missedMarks(row), ...(ours.objective > best * (1 + 1e-9) ? ["objective"] : [])];
-  return { ...row, missed };
+  const minObjective = candidates.reduce(
+    (least, { objective }) => Math.min(least, objective),
+    Number.POSITIVE_INFINITY,
+  );
+  const missedNames = [
+    ...findMissedMarks(row),
+    ...(dispatchResult.objective > minObjective * (1 + 1e-9) ? ["objective"] : []),
+  ];
+  return { ...row, missed: missedNames };
 }
 
 /** What was aimed at, and not reached. */
-function missedMarks(row: Omit<MarksRow, "missed" | "seed">): string[] {
+function findMissedMarks(row: Omit<MarksRow, "missed" | "seed">): string[] {
   const { name, ranks, time, bound, boundBy, imbalance, imbalanceBound, rows, greedyRows, zigzagRows } = row;
-  const missed: string[] = [];
-  if (time > bound * (boundBy === "compute" ? 1.02 : 1.1)) missed.push("time");
-  if (boundBy === "compute" && imbalance > Math.max(1.05, 1.02 * imbalanceBound)) missed.push("balance");
-  const compared = name === "causal" ? zigzagRows : greedyRows;
-  const most = name === "causal" ? 1 : ranks >= 64 ? 0.5 : 0.75;
-  const least = (row.balancedRowsBound / compared).toFixed(2);
-  if (rows > compared * most) missed.push(`rows (${(rows / compared).toFixed(2)}; balanced ≥ ${least})`);
-  return missed;
+  const missedNames: string[] = [];
+  if (time > bound * (boundBy === "compute" ? 1.02 : 1.1)) missedNames.push("time");
+  if (boundBy === "compute" && imbalance > Math.max(1.05, 1.02 * imbalanceBound)) missedNames.push("balance");
+  const baselineRows = name === "causal" ? zigzagRows : greedyRows;
+  const maxRatio = name === "causal" ? 1 : ranks >= 64 ? 0.5 : 0.75;
+  const minRatio = (row.balancedRowsBound / baselineRows).toFixed(2);
+  if (rows > baselineRows * maxRatio)
+    missedNames.push(`rows (${(rows / baselineRows).toFixed(2)}; balanced ≥ ${minRatio})`);
+  return missedNames;
 }
 
 /** A table in Markdown. */
@@ -159,22 +170,22 @@ export function marksTable(rows: readonly MarksRow[]): string {
 
 /** What a run comes to: how many rows meet all marks, the others, and times of the solver. */
 export function marksSummary(rows: readonly MarksRow[]): string {
-  const million = rows.filter(({ length, ranks }) => ranks === 256 && length === MILLION);
-  const double = rows.filter(({ length, ranks }) => ranks === 256 && length > MILLION);
-  const times = (of: readonly MarksRow[]): string => {
+  const rows1M = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI_POSITIONS);
+  const rows2M = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI_POSITIONS);
+  const formatTimes = (of: readonly MarksRow[]): string => {
     const sorted = of.map(({ solverSeconds }) => solverSeconds).sort((a, b) => a - b);
     return `median ${sorted[sorted.length >> 1]!.toFixed(2)} s, maximum ${sorted.at(-1)!.toFixed(2)} s`;
   };
-  const whole = rows.filter(({ missed }) => missed.length === 0).length;
+  const numPassed = rows.filter(({ missed }) => missed.length === 0).length;
   return [
-    `${whole} of ${rows.length} rows meet all targets.`,
+    `${numPassed} of ${rows.length} rows meet all targets.`,
     ...rows
       .filter(({ missed }) => missed.length > 0)
       .map(
         ({ seed, name, ranks, chunkSize, length, boundBy, time, bound, missed }) =>
           `- seed ${seed}, ${name}, ${ranks} ranks, chunk ${chunkSize}, ${length / 1024}K tokens, bound by ${boundBy}: ${missed.join(", ")}; time ${(time / bound).toFixed(3)} × the bound`,
       ),
-    `Solver, 1 M tokens on 256 ranks: ${times(million)}; 2 M: ${times(double)}.`,
+    `Solver, 1 M tokens on 256 ranks: ${formatTimes(rows1M)}; 2 M: ${formatTimes(rows2M)}.`,
   ].join("\n");
 }
 

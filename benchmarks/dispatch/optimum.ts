@@ -22,27 +22,28 @@ export function optimumGaps(instances: number, seed: number): OptimumGaps {
   const draw = generator(seed);
   const [objective, time, greedyObjective]: number[][] = [[], [], []];
   let [placements, belowBound] = [0, 0];
-  for (let turn = 0; turn < instances; turn++) {
-    const ranks = turn % 2 === 0 ? 2 : 3;
-    const each = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
-    const length = ranks * each * CHUNK;
-    const row = [4, 16, 64][turn % 3]!;
-    const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: turn % 2 };
+  for (let instance = 0; instance < instances; instance++) {
+    const ranks = instance % 2 === 0 ? 2 : 3;
+    const chunksPerRank = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
+    const length = ranks * chunksPerRank * CHUNK;
+    const row = [4, 16, 64][instance % 3]!;
+    const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: instance % 2 };
     const options = { mask: drawMask(length, draw), length, ranks, cost };
     const bounds = dispatchBounds({ ...options, chunkSize: CHUNK });
-    let [leastObjective, leastTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-    for (const placement of placementsOf(ranks, each)) {
-      const found = evaluateDispatch({ ...options, placement });
-      leastObjective = Math.min(leastObjective, found.objective);
-      leastTime = Math.min(leastTime, found.time);
+    let [minObjective, minTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+    for (const placement of enumeratePlacements(ranks, chunksPerRank)) {
+      const evaluation = evaluateDispatch({ ...options, placement });
+      minObjective = Math.min(minObjective, evaluation.objective);
+      minTime = Math.min(minTime, evaluation.time);
       placements++;
-      if (found.time < bounds.time * (1 - 1e-9) || found.objective < bounds.objective * (1 - 1e-9)) belowBound++;
+      if (evaluation.time < bounds.time * (1 - 1e-9) || evaluation.objective < bounds.objective * (1 - 1e-9))
+        belowBound++;
     }
-    const ours = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK }) });
+    const dispatchResult = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK }) });
     const greedy = dispatchCandidates({ ...options, chunkSize: CHUNK }).find(({ name }) => name === "greedy")!;
-    objective!.push(relativeGap(ours.objective, leastObjective));
-    time!.push(relativeGap(ours.time, leastTime));
-    greedyObjective!.push(relativeGap(greedy.objective, leastObjective));
+    objective!.push(relativeGap(dispatchResult.objective, minObjective));
+    time!.push(relativeGap(dispatchResult.time, minTime));
+    greedyObjective!.push(relativeGap(greedy.objective, minObjective));
   }
   return {
     instances,
@@ -54,9 +55,9 @@ export function optimumGaps(instances: number, seed: number): OptimumGaps {
   };
 }
 
-/** As `value` is not below `least`, but for rounding. */
-function relativeGap(value: number, least: number): number {
-  return least === 0 ? 0 : Math.max(0, value / least - 1);
+/** As `value` is not below `optimum`, but for rounding. */
+function relativeGap(value: number, optimum: number): number {
+  return optimum === 0 ? 0 : Math.max(0, value / optimum - 1);
 }
 
 /** Causal, window, block-causal or packed documents, by draw. */
@@ -67,33 +68,33 @@ function drawMask(length: number, draw: () => number): Mask {
   if (kind === 1) return masks.slidingWindow(size);
   if (kind === 2) return masks.blockCausal(size);
   const lengths: number[] = [];
-  for (let left = length; left > 0; left -= lengths.at(-1)!) {
-    lengths.push(Math.min(left, 1 + Math.floor(length * draw() ** 3)));
+  for (let remaining = length; remaining > 0; remaining -= lengths.at(-1)!) {
+    lengths.push(Math.min(remaining, 1 + Math.floor(length * draw() ** 3)));
   }
   return masks.documents(lengths, kind === 3 ? "full" : "causal");
 }
 
-/** All ways to give `each` chunks to each rank; ranks are alike, so that each is first used after those before it. */
-function* placementsOf(ranks: number, each: number): Generator<Placement> {
-  const owner = new Array<number>(ranks * each).fill(0);
-  const left = new Array<number>(ranks).fill(each);
-  function* visit(chunk: number, used: number): Generator<Placement> {
+/** All ways to give `chunksPerRank` chunks to each rank; ranks are alike, so that each is first used after those before it. */
+function* enumeratePlacements(ranks: number, chunksPerRank: number): Generator<Placement> {
+  const owner = new Array<number>(ranks * chunksPerRank).fill(0);
+  const remainingChunks = new Array<number>(ranks).fill(chunksPerRank);
+  function* visit(chunk: number, numUsedRanks: number): Generator<Placement> {
     if (chunk === owner.length) {
-      yield placementOf([...owner]);
+      yield createPlacement([...owner]);
       return;
     }
-    for (let rank = 0; rank <= Math.min(used, ranks - 1); rank++) {
-      if (left[rank] === 0) continue;
-      left[rank]!--;
+    for (let rank = 0; rank <= Math.min(numUsedRanks, ranks - 1); rank++) {
+      if (remainingChunks[rank] === 0) continue;
+      remainingChunks[rank]!--;
       owner[chunk] = rank;
-      yield* visit(chunk + 1, Math.max(used, rank + 1));
-      left[rank]!++;
+      yield* visit(chunk + 1, Math.max(numUsedRanks, rank + 1));
+      remainingChunks[rank]!++;
     }
   }
   yield* visit(0, 0);
 }
 
-function placementOf(owner: readonly number[]): Placement {
+function createPlacement(owner: readonly number[]): Placement {
   return {
     name: "enumerated",
     spans: (index) =>
@@ -111,13 +112,13 @@ export function optimumSummary({
   greedyObjective,
   belowBound,
 }: OptimumGaps): string {
-  const percent = (value: number): string => `${(100 * value).toFixed(2)} %`;
+  const formatPercent = (value: number): string => `${(100 * value).toFixed(2)} %`;
   const describe = (gaps: readonly number[]): string => {
     const sorted = gaps.toSorted((a, b) => a - b);
     const at = (share: number): string =>
-      percent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
-    const exact = sorted.filter((value) => value < 1e-9).length;
-    return `${exact} at the optimum, 95th percentile ${at(0.95)}, maximum ${percent(sorted.at(-1)!)}`;
+      formatPercent(sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))]!);
+    const numExact = sorted.filter((value) => value < 1e-9).length;
+    return `${numExact} at the optimum, 95th percentile ${at(0.95)}, maximum ${formatPercent(sorted.at(-1)!)}`;
   };
   return [
     `${instances} instances, ${placements} placements compared, ${belowBound} below a lower bound.`,

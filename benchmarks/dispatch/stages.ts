@@ -1,7 +1,15 @@
 import { dispatch, flex } from "@mosaic/backend-flex";
 import { type Mask, masks } from "@mosaic/core";
 import { predict } from "@mosaic/planner";
-import { dispatchCost, heads, hostsOf, type Links, linkProfiles, ROWS_PER_RANK, stageCost } from "./comparison.ts";
+import {
+  dispatchCost,
+  heads,
+  hostAssignment,
+  type Links,
+  linkProfiles,
+  ROWS_PER_RANK,
+  stageCost,
+} from "./comparison.ts";
 import { distributions, drawLengths, generator } from "./lengths.ts";
 import { markdownTable } from "./marks.ts";
 
@@ -29,11 +37,19 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
         const profile = linkProfiles[links];
         const simulated = [undefined, ...degrees].map((stages) => {
           const backend = flex({ cost: stageCost(profile, ranks), ...(stages !== undefined && { stages }) });
-          const call = { ...heads, tokens, mask, placement, backend, mesh: { sp: ranks }, ...hostsOf(profile, ranks) };
-          return predict(call, profile, { keep: () => false });
+          const attentionOptions = {
+            ...heads,
+            tokens,
+            mask,
+            placement,
+            backend,
+            mesh: { sp: ranks },
+            ...hostAssignment(profile, ranks),
+          };
+          return predict(attentionOptions, profile, { keep: () => false });
         });
         for (const pass of ["forward", "backward"] as const) {
-          const [chosen, ...fixed] = simulated.map((each) => each[`${pass}Seconds`]) as [number, ...number[]];
+          const [chosen, ...fixed] = simulated.map((result) => result[`${pass}Seconds`]) as [number, ...number[]];
           yield { mask: name, ranks, links, pass, chosen, fixed };
         }
       }
@@ -62,7 +78,7 @@ export function stagesTable(rows: readonly StagesRow[]): string {
     return [mask, ranks, links, pass, ms(chosen), ...fixed.map(ms), ratio(row).toFixed(3)];
   });
   const head = ["mask", "P", "links", "pass", "chosen", ...degrees.map(String), "chosen / best fixed"];
-  const near = rows.filter((row) => ratio(row) <= 1.05).length;
-  const most = rows.reduce((max, row) => Math.max(max, ratio(row)), 0);
-  return `${markdownTable(head, lines)}\n\n${near} of ${rows.length} within 5 % of the best fixed number of stages; largest ratio ${most.toFixed(3)}.`;
+  const numNearOptimal = rows.filter((row) => ratio(row) <= 1.05).length;
+  const maxRatio = rows.reduce((max, row) => Math.max(max, ratio(row)), 0);
+  return `${markdownTable(head, lines)}\n\n${numNearOptimal} of ${rows.length} within 5 % of the best fixed number of stages; largest ratio ${maxRatio.toFixed(3)}.`;
 }

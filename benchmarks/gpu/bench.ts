@@ -1,4 +1,4 @@
-import type { Peer } from "../src/peers.ts";
+import type { BaselineProcess } from "../src/peers.ts";
 import type { Problem, Sizes } from "./problem.ts";
 
 /** How long to measure. */
@@ -42,7 +42,7 @@ export interface Bench {
   /** Ours first, one for each family of kernels; then PyTorch's. */
   implementations(): Promise<readonly Implementation[]>;
   /** Undefined where the benchmark runs without it. */
-  peer(): Peer | undefined;
+  baseline(): BaselineProcess | undefined;
   /** Gives all memory of the card back: other processes shall have it. */
   close(): Promise<void>;
 }

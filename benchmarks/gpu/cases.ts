@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
 import { median, now } from "../src/case.ts";
-import { PeerUnsupportedError } from "../src/peers.ts";
+import { BaselineUnsupportedError } from "../src/peers.ts";
 import {
   type Bench,
   type Case,
@@ -20,29 +20,29 @@ import { ringCases } from "./ring.ts";
 const LENGTH = 200;
 const HEADS = 2;
 
-type Kind = Pick<Problem, "dtype" | "mask" | "d">;
-const gateName = ({ dtype, mask, d }: Kind): string => `gate.${dtype}.${mask}.d${d}`;
+type GateProblem = Pick<Problem, "dtype" | "mask" | "d">;
+const gateName = ({ dtype, mask, d }: GateProblem): string => `gate.${dtype}.${mask}.d${d}`;
 
 /** Every contender's results on fresh numbers, against float64, before any of its times counts. */
-export function gateCase(kind: Kind): Case {
-  const name = gateName(kind);
-  const problem: Problem = { ...kind, direction: "backward", n: LENGTH, numHeads: HEADS, batch: 1 };
+export function gateCase(gateProblem: GateProblem): Case {
+  const name = gateName(gateProblem);
+  const problem: Problem = { ...gateProblem, direction: "backward", n: LENGTH, numHeads: HEADS, batch: 1 };
   return {
     name,
     part: "gate",
     async run(bench): Promise<Result> {
       const errors: Record<string, Errors> = {};
-      const refused: Record<string, string> = {};
+      const unsupported: Record<string, string> = {};
       for (const contender of await bench.implementations()) {
         try {
           errors[contender.name] = await contender.check(problem);
         } catch (error) {
-          if (!(error instanceof PeerUnsupportedError)) throw error;
-          refused[contender.name] = error.message;
+          if (!(error instanceof BaselineUnsupportedError)) throw error;
+          unsupported[contender.name] = error.message;
         }
       }
-      const wrong = Object.keys(errors).filter((who) => !isCorrect(errors[who]!, kind));
-      return { case: name, errors, refused, wrong };
+      const incorrect = Object.keys(errors).filter((contenderName) => !isCorrect(errors[contenderName]!, gateProblem));
+      return { case: name, errors, refused: unsupported, wrong: incorrect };
     },
   };
 }
@@ -53,14 +53,14 @@ export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): bo
 }
 
 /** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
-export async function hasPassedGate(
+export async function selectCorrect(
   bench: Bench,
-  kind: Kind,
+  kind: GateProblem,
   storedResults: ReadonlyMap<string, Result>,
 ): Promise<ReadonlySet<string>> {
   const result = storedResults.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
-  const wrong = result["wrong"] as readonly string[];
-  return new Set(Object.keys(result["errors"] as object).filter((who) => !wrong.includes(who)));
+  const incorrect = result["wrong"] as readonly string[];
+  return new Set(Object.keys(result["errors"] as object).filter((contenderName) => !incorrect.includes(contenderName)));
 }
 
 /** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
@@ -69,7 +69,7 @@ export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_
 const reducedLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
-function selectShapes(all: readonly number[], fewer: readonly number[]): readonly Shape[] {
+function selectShapes(allLengths: readonly number[], reducedLengthSet: readonly number[]): readonly Shape[] {
   const of = (dtype: Shape["dtype"], some: readonly number[]): readonly Shape[] =>
     some.flatMap((n) =>
       ([128, 64] as const).flatMap((d) =>
@@ -78,20 +78,22 @@ function selectShapes(all: readonly number[], fewer: readonly number[]): readonl
         ),
       ),
     );
-  const inFloat16 = all.filter((n) => fewer.includes(n));
-  return [...of("bf16", all), ...of("fp16", inFloat16)];
+  const float16Lengths = allLengths.filter((n) => reducedLengthSet.includes(n));
+  return [...of("bf16", allLengths), ...of("fp16", float16Lengths)];
 }
 
 /** One problem, all contenders in turns. What did not pass the gate is left out. */
-function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
+function attentionCase(shape: Shape, storedResults: ReadonlyMap<string, Result>): Case {
   const name = `attention.${formatName(shape)}`;
   return {
     name,
     part: "attention",
     async run(bench: Bench): Promise<Result> {
       const problem = createProblem(shape, bench.sizes);
-      const right = await hasPassedGate(bench, shape, kept);
-      const contenders = (await bench.implementations()).filter((one) => right.has(one.name));
+      const correctContenders = await selectCorrect(bench, shape, storedResults);
+      const contenders = (await bench.implementations()).filter((implementation) =>
+        correctContenders.has(implementation.name),
+      );
       const { times, refused } = removeDuplicates(await compare(contenders, problem, bench.effort));
       return { case: name, problem, flops: countFlops(problem), bytes: countBytes(problem), times, refused };
     },
@@ -100,14 +102,14 @@ function attentionCase(shape: Shape, kept: ReadonlyMap<string, Result>): Case {
 
 /** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
 function removeDuplicates({ times, refused }: Comparison): Comparison {
-  const { hopper, ...rest } = times;
-  const namesOf = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
-  if (namesOf(hopper) !== namesOf(rest["portable"])) return { times, refused };
-  return { times: rest, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
+  const { hopper, ...otherTimes } = times;
+  const kernelNames = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
+  if (kernelNames(hopper) !== kernelNames(otherTimes["portable"])) return { times, refused };
+  return { times: otherTimes, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
 }
 
 type Ceiling = "copy" | "matmul";
-const RUNS = 10;
+const RUNS_PER_SAMPLE = 10;
 
 /** What the card does of copying and of multiplying, by PyTorch and by our kernels: the two numbers beside all others. */
 const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) => ({
@@ -115,17 +117,17 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
   part: "ceiling",
   async run(bench: Bench): Promise<Result> {
     const size = ceilingSize(kind, bench);
-    const runs = Math.min(RUNS, bench.effort.maxRuns);
-    const work = kind === "copy" ? 2 * size : 2 * size ** 3;
-    const peer = await bench.peer()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
+    const runs = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
+    const operationCount = kind === "copy" ? 2 * size : 2 * size ** 3;
+    const baseline = await bench.baseline()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
     await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
-    const rate = (seconds: readonly number[]): number => work / median(seconds);
+    const rate = (seconds: readonly number[]): number => operationCount / median(seconds);
     return {
       case: `ceiling.${kind}`,
       size,
       unit: kind === "copy" ? "bytes/s, read and written" : "operations/s",
       mosaic: rate(await timeMosaic(ctx, kind, { size, runs })),
-      ...(peer && { torch: rate(peer.seconds) }),
+      ...(baseline && { torch: rate(baseline.seconds) }),
     };
   },
 }));
@@ -143,7 +145,7 @@ async function timeMosaic(
 ): Promise<number[]> {
   using operands = new DisposableTensors();
   const draw = (shape: mosaic.Shape, dtype: mosaic.DType): mosaic.Tensor =>
-    operands.keep(mosaic.randn(ctx, shape, { dtype }));
+    operands.track(mosaic.randn(ctx, shape, { dtype }));
   const { device } = ctx;
   let step: (turn: number) => void;
   if (kind === "copy") {
@@ -163,7 +165,7 @@ async function timeMosaic(
 class DisposableTensors implements Disposable {
   readonly #tensors: mosaic.Tensor[] = [];
 
-  keep(x: mosaic.Tensor): mosaic.Tensor {
+  track(x: mosaic.Tensor): mosaic.Tensor {
     this.#tensors.push(x);
     return x;
   }
@@ -173,7 +175,7 @@ class DisposableTensors implements Disposable {
   }
 }
 
-/** All there is to measure, in the order in which it is. `kept` is looked into when a case runs. */
+/** All there is to measure, in the order in which it is. `storedResults` is looked into when a case runs. */
 export function createCases(
   lengths: readonly number[],
   sizes: Sizes,
@@ -226,28 +228,30 @@ export async function compare(
         const seconds = await implementation.prepare(problem);
         timedContenders.push({ implementation, runs: countRuns(seconds, effort), seconds: [], kernels: [] });
       } catch (error) {
-        if (!(error instanceof PeerUnsupportedError)) throw error;
+        if (!(error instanceof BaselineUnsupportedError)) throw error;
         refused[implementation.name] = error.message;
       }
     }
     const begin = now();
     for (let round = 0; round < effort.rounds; round++) {
       if (round >= 3 && now() - begin > effort.limit) break;
-      for (const timed of timedContenders) await runSample(timed);
+      for (const timedContender of timedContenders) await runSample(timedContender);
     }
   } finally {
     for (const contender of implementations) await contender.release();
   }
   return {
-    times: Object.fromEntries(timedContenders.map((timed) => [timed.implementation.name, summarizeTimes(timed)])),
+    times: Object.fromEntries(
+      timedContenders.map((timedContender) => [timedContender.implementation.name, summarizeTimes(timedContender)]),
+    ),
     refused,
   };
 }
 
-async function runSample(timed: TimedContender): Promise<void> {
-  const { seconds, kernels } = await timed.implementation.sample(timed.runs);
-  timed.seconds.push(...seconds);
-  if (kernels !== undefined) timed.kernels.push(kernels);
+async function runSample(timedContender: TimedContender): Promise<void> {
+  const { seconds, kernels } = await timedContender.implementation.sample(timedContender.runs);
+  timedContender.seconds.push(...seconds);
+  if (kernels !== undefined) timedContender.kernels.push(kernels);
 }
 
 function summarizeTimes({ seconds, kernels }: TimedContender): Times {
@@ -258,7 +262,9 @@ function summarizeTimes({ seconds, kernels }: TimedContender): Times {
     high: Math.max(...seconds),
     runs: seconds.length,
     ...(names.length > 0 && {
-      kernels: Object.fromEntries(names.map((name) => [name, median(kernels.map((each) => each[name]!))])),
+      kernels: Object.fromEntries(
+        names.map((name) => [name, median(kernels.map((sampleKernels) => sampleKernels[name]!))]),
+      ),
     }),
   };
 }

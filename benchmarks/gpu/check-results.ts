@@ -1,7 +1,15 @@
 import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import type { Errors } from "./bench.ts";
-import { attend, disposeAll, dtypes, type Operands, type Problem, takeGradients, setRequiresGrad } from "./problem.ts";
+import {
+  attend,
+  disposeAll,
+  dtypes,
+  type Operands,
+  type Problem,
+  detachGradients,
+  setRequiresGrad,
+} from "./problem.ts";
 
 /** What rounding explains: products of numbers with 8 or 11 bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
@@ -19,17 +27,17 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
     Float64Array,
     Float64Array,
   ];
-  const right = { maskMod: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
+  const referenceOptions = { maskMod: (row: number, key: number) => mask === "full" || key <= row, q, k, v };
   const sizes = { batch, numHeads, numKvHeads: numHeads, queries: n, keys: n, headDim: d, scale: d ** -0.5 };
-  const { out } = attentionOracle({ ...sizes, ...right });
-  const expected = { out, ...attentionOracleBackward({ ...sizes, ...right }, dOut) };
+  const { out: expectedOut } = attentionOracle({ ...sizes, ...referenceOptions });
+  const expected = { out: expectedOut, ...attentionOracleBackward({ ...sizes, ...referenceOptions }, dOut) };
 
-  const put = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], { dtype });
-  const operands = setRequiresGrad([put(q), put(k), put(v), put(dOut)], { direction: "backward" });
-  using found = attend(ctx, operands, problem);
-  found.backward(operands[3]);
-  const gradients = takeGradients(operands);
-  const [o, dq, dk, dv] = await Promise.all([found, ...gradients].map((x) => x.read()));
+  const toTensor = (x: Float64Array): mosaic.Tensor => mosaic.fromArray(ctx, x, [batch, numHeads, n, d], { dtype });
+  const operands = setRequiresGrad([toTensor(q), toTensor(k), toTensor(v), toTensor(dOut)], { direction: "backward" });
+  using actualOut = attend(ctx, operands, problem);
+  actualOut.backward(operands[3]);
+  const gradients = detachGradients(operands);
+  const [o, dq, dk, dv] = await Promise.all([actualOut, ...gradients].map((x) => x.read()));
   disposeAll([...operands, ...gradients]);
   return {
     out: relativeDistance(o!, expected.out),
@@ -47,57 +55,67 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
  */
 export async function checkSamples(ctx: mosaic.Context, operands: Operands, problem: Problem): Promise<void> {
   const { batch, numHeads, n, direction } = problem;
-  const wanted = SINGLE_ROW_LENGTH * tolerances[problem.dtype];
+  const tolerance = SINGLE_ROW_LENGTH * tolerances[problem.dtype];
   using out = attend(ctx, operands, problem);
   if (direction === "backward") out.backward(operands[3]);
-  const [dq, dk, dv] = direction === "backward" ? takeGradients(operands) : [];
-  const places = [
+  const [dq, dk, dv] = direction === "backward" ? detachGradients(operands) : [];
+  const rowPositions = [
     { b: 0, h: 0, i: 0 },
     { b: batch - 1, h: numHeads - 1, i: n - 1 },
     { b: Math.floor(batch / 2), h: Math.floor(numHeads / 2), i: Math.floor(n * Math.random()) },
   ];
-  for (const place of places) {
-    const row = await readRow(operands, problem, place);
-    checkTolerance(`out of row ${place.i}`, relativeDistance(await readAt(out, place), attentionRow(row)), wanted);
+  for (const rowPosition of rowPositions) {
+    const row = await readRow(operands, problem, rowPosition);
+    checkTolerance(
+      `out of row ${rowPosition.i}`,
+      relativeDistance(await readRowAt(out, rowPosition), attentionRow(row)),
+      tolerance,
+    );
     // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
     if (dq && row.scores.length > 1) {
-      checkTolerance(`dq of row ${place.i}`, relativeDistance(await readAt(dq, place), gradientRow(row)), wanted);
+      checkTolerance(
+        `dq of row ${rowPosition.i}`,
+        relativeDistance(await readRowAt(dq, rowPosition), gradientRow(row)),
+        tolerance,
+      );
     }
   }
-  if (dk && dv) await checkSums(operands[3], dk, dv, wanted);
+  if (dk && dv) await checkSums(operands[3], dk, dv, tolerance);
   disposeAll([dq, dk, dv].filter((x) => x !== undefined));
 }
 
-async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tensor, wanted: number): Promise<void> {
-  const [fromValues, fromOut, fromKeys, size] = await Promise.all([
+async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tensor, tolerance: number): Promise<void> {
+  const [valueSum, outSum, keySum, size] = await Promise.all([
     columnSums(dv),
     columnSums(dOut),
     columnSums(dk),
     sumOfSquares(dk),
   ]);
-  checkTolerance("the sum of dv over keys", relativeDistance(fromValues, fromOut), wanted);
-  checkTolerance("the sum of dk over keys", Math.hypot(...fromKeys) / Math.sqrt(size), wanted);
+  checkTolerance("the sum of dv over keys", relativeDistance(valueSum, outSum), tolerance);
+  checkTolerance("the sum of dk over keys", Math.hypot(...keySum) / Math.sqrt(size), tolerance);
 }
 
-function checkTolerance(what: string, error: number, wanted: number): void {
+function checkTolerance(quantity: string, error: number, tolerance: number): void {
   // NaN is not less than anything.
-  if (error < wanted) return;
-  throw new Error(`${what}: relative error ${error.toExponential(1)}, expected less than ${wanted.toExponential(1)}`);
+  if (error < tolerance) return;
+  throw new Error(
+    `${quantity}: relative error ${error.toExponential(1)}, expected less than ${tolerance.toExponential(1)}`,
+  );
 }
 
 /** Σ over the sequence, in float32: [batch, heads, 1, d]. */
 async function columnSums(x: mosaic.Tensor): Promise<Float32Array> {
-  const wide = x.device.empty(x.shape.toSpliced(2, 1, 1), "float32");
-  x.device.kernels.reduce("sum", wide, x);
-  const sums = await wide.read();
-  wide.dispose();
+  const float32Sums = x.device.empty(x.shape.toSpliced(2, 1, 1), "float32");
+  x.device.kernels.reduce("sum", float32Sums, x);
+  const sums = await float32Sums.read();
+  float32Sums.dispose();
   return sums;
 }
 
 async function sumOfSquares(x: mosaic.Tensor): Promise<number> {
-  using each = x.device.empty(x.shape.slice(0, 3), "float32");
-  x.device.kernels.rowDot(each, x, x);
-  return (await each.read()).reduce((sum, square) => sum + square, 0);
+  using rowDots = x.device.empty(x.shape.slice(0, 3), "float32");
+  x.device.kernels.rowDot(rowDots, x, x);
+  return (await rowDots.read()).reduce((sum, rowDot) => sum + rowDot, 0);
 }
 
 interface RowPosition {
@@ -108,10 +126,10 @@ interface RowPosition {
 
 async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }: RowPosition): Promise<AttentionRow> {
   const [q, k, v, dOut] = await Promise.all([
-    readAt(operands[0], { b, h, i }),
+    readRowAt(operands[0], { b, h, i }),
     readHead(operands[1], { b, h }, mask === "causal" ? i + 1 : n),
     readHead(operands[2], { b, h }, mask === "causal" ? i + 1 : n),
-    readAt(operands[3], { b, h, i }),
+    readRowAt(operands[3], { b, h, i }),
   ]);
   const scores = Array.from({ length: k.length / d }, (_, key) => {
     let sum = 0;
@@ -121,7 +139,7 @@ async function readRow(operands: Operands, { mask, n, d }: Problem, { b, h, i }:
   return { scores, k, v, dOut, d };
 }
 
-async function readAt(x: mosaic.Tensor, { b, h, i }: RowPosition): Promise<Float32Array> {
+async function readRowAt(x: mosaic.Tensor, { b, h, i }: RowPosition): Promise<Float32Array> {
   return readSlice(x, [b, h, i], [1, 1, 1]);
 }
 
@@ -131,8 +149,8 @@ async function readHead(x: mosaic.Tensor, { b, h }: Omit<RowPosition, "i">, rows
 
 async function readSlice(x: mosaic.Tensor, from: readonly number[], lengths: readonly number[]): Promise<Float32Array> {
   const offset = from.reduce((sum, start, axis) => sum + start * x.strides[axis]!, x.offset);
-  using part = x.view({ shape: [...lengths, x.shape[3]!], offset });
-  return part.read();
+  using sliceView = x.view({ shape: [...lengths, x.shape[3]!], offset });
+  return sliceView.read();
 }
 
 /** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */

@@ -1,9 +1,9 @@
 import * as mosaic from "@mosaic/attention";
 import type { Device } from "@mosaic/core";
 import { cuda } from "@mosaic/kernels-cuda";
-import type { Peer } from "../src/peers.ts";
+import type { BaselineProcess } from "../src/peers.ts";
 import type { Implementation, Errors, Sample } from "./bench.ts";
-import { attend, disposeAll, drawOperands, type Operands, type Problem, takeGradients } from "./problem.ts";
+import { attend, disposeAll, drawOperands, type Operands, type Problem, detachGradients } from "./problem.ts";
 import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 
 /** One step on the device's clock. */
@@ -18,9 +18,9 @@ interface StepTiming {
  * long as the device has work waiting, so let the first step be one that does not count, and long enough.
  */
 export async function timeSteps(device: Device, steps: readonly (() => void)[]): Promise<readonly StepTiming[]> {
-  using mark = device.empty([1], "float32");
+  using marker = device.empty([1], "float32");
   // Attention draws no random numbers: no other contender uses this kernel.
-  const setMark = (): void => device.kernels.random(mark, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
+  const setMark = (): void => device.kernels.random(marker, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
   device.startTrace();
   setMark();
   for (const step of steps) {
@@ -28,14 +28,14 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
     setMark();
   }
   const events = await device.stopTrace();
-  const marks = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
-  if (marks.length !== steps.length + 1) {
+  const markIndices = events.flatMap(({ name }, i) => (name === events[0]!.name ? [i] : []));
+  if (markIndices.length !== steps.length + 1) {
     throw new Error(
-      `timeSteps: expected ${steps.length + 1} marks in the trace, found ${marks.length}; a step must not draw random numbers`,
+      `timeSteps: expected ${steps.length + 1} marks in the trace, found ${markIndices.length}; a step must not draw random numbers`,
     );
   }
   return steps.map((_, i) => {
-    const [from, to] = [marks[i]!, marks[i + 1]!];
+    const [from, to] = [markIndices[i]!, markIndices[i + 1]!];
     const kernels: Record<string, number> = {};
     for (const { name, start, end } of events.slice(from + 1, to)) {
       kernels[name] = (kernels[name] ?? 0) + (end - start) / 1e9;
@@ -45,14 +45,14 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
 }
 
 /** Operands take turns, so that no run finds what the one before it left in the cache. */
-const OPERAND_SETS = 2;
+const NUM_OPERAND_SETS = 2;
 
 /** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
 export class MosaicImplementation implements Implementation {
   readonly name: string;
   readonly #ctx: mosaic.Context;
   #problem: Problem | undefined;
-  #sets: readonly Operands[] = [];
+  #operandSets: readonly Operands[] = [];
 
   constructor(name: string, ctx: mosaic.Context) {
     this.name = name;
@@ -67,25 +67,25 @@ export class MosaicImplementation implements Implementation {
   async prepare(problem: Problem): Promise<number> {
     await this.release();
     this.#problem = problem;
-    this.#sets = Array.from({ length: OPERAND_SETS }, () => drawOperands(this.#ctx, problem));
-    await checkSamples(this.#ctx, this.#sets[0]!, problem);
+    this.#operandSets = Array.from({ length: NUM_OPERAND_SETS }, () => drawOperands(this.#ctx, problem));
+    await checkSamples(this.#ctx, this.#operandSets[0]!, problem);
     const { seconds } = await this.sample(1);
     return seconds[0]!;
   }
 
   async sample(count: number): Promise<Sample> {
-    const turns = Array.from({ length: count + 1 }, (_, turn) => this.#sets[turn % OPERAND_SETS]!);
+    const operandSets = Array.from({ length: count + 1 }, (_, run) => this.#operandSets[run % NUM_OPERAND_SETS]!);
     const isForward = this.#problem!.direction === "forward";
     const timings = await timeSteps(
       this.#ctx.device,
-      turns.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
+      operandSets.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
     );
-    const reported = timings.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
-    const names = Object.keys(reported[0]!.kernels);
+    const reportedTimings = timings.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
+    const names = Object.keys(reportedTimings[0]!.kernels);
     const mean = (name: string): number =>
-      reported.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reported.length;
+      reportedTimings.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reportedTimings.length;
     return {
-      seconds: reported.map(({ seconds }) => seconds),
+      seconds: reportedTimings.map(({ seconds }) => seconds),
       kernels: Object.fromEntries(names.map((name) => [name, mean(name)])),
     };
   }
@@ -104,14 +104,14 @@ export class MosaicImplementation implements Implementation {
       () => {
         out.backward(operands[3]);
         out.dispose();
-        disposeAll(takeGradients(operands));
+        disposeAll(detachGradients(operands));
       },
     ];
   }
 
   async release(): Promise<void> {
-    for (const operands of this.#sets) disposeAll(operands);
-    this.#sets = [];
+    for (const operands of this.#operandSets) disposeAll(operands);
+    this.#operandSets = [];
     this.#problem = undefined;
     await this.#ctx.device.stream.synchronize();
   }
@@ -121,17 +121,17 @@ export class MosaicImplementation implements Implementation {
 export const torchBackends = ["cudnn", "flash", "efficient"] as const;
 
 /** One backend of PyTorch, in the peer's process. */
-export function torchContender(peer: Peer, backend: string): Implementation {
+export function torchContender(baseline: BaselineProcess, backend: string): Implementation {
   return {
     name: backend,
-    check: (problem) => peer.request<Errors>({ op: "check", backend, problem }),
+    check: (problem) => baseline.request<Errors>({ op: "check", backend, problem }),
     async prepare(problem: Problem) {
-      const { seconds } = await peer.request<Sample>({ op: "prepare", backend, problem });
+      const { seconds } = await baseline.request<Sample>({ op: "prepare", backend, problem });
       return seconds[0]!;
     },
-    sample: (count) => peer.request<Sample>({ op: "sample", backend, count }),
+    sample: (count) => baseline.request<Sample>({ op: "sample", backend, count }),
     async release() {
-      await peer.request({ op: "release" });
+      await baseline.request({ op: "release" });
     },
   };
 }
@@ -139,7 +139,7 @@ export function torchContender(peer: Peer, backend: string): Implementation {
 /** Read when a device is opened: which family of attention kernels it takes. */
 const FAMILY_VARIABLE = "MOSAIC_CUDA_FAMILY";
 /** Compute capability 9.0: where there are kernels of TMA and wgmma. */
-const HOPPER = 90;
+const HOPPER_CAPABILITY = 90;
 
 /** Our side: a contender for each family of kernels that the device has, and the contexts to close. */
 export interface Families extends AsyncDisposable {
@@ -149,17 +149,18 @@ export interface Families extends AsyncDisposable {
 /** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
 export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   const contexts: mosaic.Context[] = [];
-  const open = async (name: string, on: mosaic.Device): Promise<MosaicImplementation> => {
+  const openImplementation = async (name: string, on: mosaic.Device): Promise<MosaicImplementation> => {
     const ctx = await mosaic.init({ device: on, rank: 0, worldSize: 1 });
     contexts.push(ctx);
     return new MosaicImplementation(name, ctx);
   };
   const implementations: MosaicImplementation[] = [];
-  if (device === "cpu") implementations.push(await open("cpu", mosaic.cpu()));
+  if (device === "cpu") implementations.push(await openImplementation("cpu", mosaic.cpu()));
   else {
-    const portable = openFamily("portable");
-    implementations.push(await open("portable", portable));
-    if (portable.capability === HOPPER) implementations.push(await open("hopper", openFamily("hopper")));
+    const portableFamily = openFamily("portable");
+    implementations.push(await openImplementation("portable", portableFamily));
+    if (portableFamily.capability === HOPPER_CAPABILITY)
+      implementations.push(await openImplementation("hopper", openFamily("hopper")));
   }
   return {
     implementations,
@@ -170,12 +171,12 @@ export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
 }
 
 function openFamily(family: string): ReturnType<typeof cuda> {
-  const before = process.env[FAMILY_VARIABLE];
+  const previousFamily = process.env[FAMILY_VARIABLE];
   process.env[FAMILY_VARIABLE] = family;
   try {
     return cuda({ index: 0 });
   } finally {
-    if (before === undefined) delete process.env[FAMILY_VARIABLE];
-    else process.env[FAMILY_VARIABLE] = before;
+    if (previousFamily === undefined) delete process.env[FAMILY_VARIABLE];
+    else process.env[FAMILY_VARIABLE] = previousFamily;
   }
 }

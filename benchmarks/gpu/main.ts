@@ -5,20 +5,20 @@ import { createCases, lengths } from "./cases.ts";
 import { CASE_TIMEOUT_SECONDS } from "./bench.ts";
 import { floorTables, formatReport } from "./report.ts";
 import { describeDifference } from "./session.ts";
-import { help, type Options, read } from "./options.ts";
+import { help, type Options, parseOptions } from "./options.ts";
 import { Results, runCases, WorkerPool } from "./run.ts";
 
 process.exitCode = await main(process.argv.slice(2));
 
 async function main(args: string[]): Promise<number> {
-  const options = read(args);
+  const options = parseOptions(args);
   if (options === undefined) return 2;
   if (options.help || options.floors) {
     console.log(options.help ? help : floorTables(options.sizes, lengths).map(markdown).join("\n\n"));
     return 0;
   }
-  const all = createCases(options.lengths, options.sizes, new Map());
-  const cases = all.filter(({ name }) => options.filter.some((text) => name.includes(text)));
+  const allCases = createCases(options.lengths, options.sizes, new Map());
+  const cases = allCases.filter(({ name }) => options.filter.some((text) => name.includes(text)));
   if (cases.length === 0) {
     console.error(`--filter ${options.filter.join()}: no case matches; --list prints all names`);
     return 2;
@@ -33,7 +33,7 @@ async function main(args: string[]): Promise<number> {
     console.error((error as Error).message);
     return 2;
   }
-  const { failed, left } = await runCases(
+  const { failures, remaining } = await runCases(
     cases,
     ({ name }) => workers.run(name, CASE_TIMEOUT_SECONDS),
     results,
@@ -42,22 +42,22 @@ async function main(args: string[]): Promise<number> {
   const page = formatReport(results.byCase);
   writeFileSync(join(options.out, "gpu.md"), page);
   console.log(page);
-  for (const [name, why] of Object.entries(failed)) console.error(`FAILED ${name}: ${why}`);
-  if (left.length > 0) {
+  for (const [name, reason] of Object.entries(failures)) console.error(`FAILED ${name}: ${reason}`);
+  if (remaining.length > 0) {
     console.error(
-      `${left.length} cases were not run within the time limit, starting with ${left[0]}; run the command again to continue`,
+      `${remaining.length} cases were not run within the time limit, starting with ${remaining[0]}; run the command again to continue`,
     );
   }
-  return Object.keys(failed).length > 0 ? 1 : 0;
+  return Object.keys(failures).length > 0 ? 1 : 0;
 }
 
 /** Keeps where this runs, and the options. Throws if there is no GPU or no peer, or not those of before. */
 async function printHeader(workers: WorkerPool, results: Results, { out, sizes }: Options): Promise<void> {
-  const kept = results.byCase.get("host");
+  const storedHost = results.byCase.get("host");
   const host = await workers.run("host", CASE_TIMEOUT_SECONDS);
-  const difference = kept && describeDifference(kept, host);
-  if (difference)
-    throw new Error(`${out} holds results of a different machine (${difference}); pass a different --out`);
-  const commands = new Set([...((kept?.["commands"] ?? []) as string[]), host["command"] as string]);
+  const hostDifference = storedHost && describeDifference(storedHost, host);
+  if (hostDifference)
+    throw new Error(`${out} holds results of a different machine (${hostDifference}); pass a different --out`);
+  const commands = new Set([...((storedHost?.["commands"] ?? []) as string[]), host["command"] as string]);
   results.add({ ...host, commands: [...commands], sizes });
 }

@@ -62,11 +62,11 @@ const flags = {
 } as const;
 
 /** Undefined, with a word on stderr, if they make no sense. */
-export function read(args: string[]): Options | undefined {
+export function parseOptions(args: string[]): Options | undefined {
   try {
     const { values } = parseArgs({ args, options: flags });
     const device = values.device === "cpu" ? "cpu" : "cuda";
-    const peer = values.peer?.split(" ") ?? ["python3", sdpa, "--device", device];
+    const baseline = values.peer?.split(" ") ?? ["python3", sdpa, "--device", device];
     const { tokens, hidden, share } = values;
     return {
       ...values,
@@ -75,7 +75,7 @@ export function read(args: string[]): Options | undefined {
       share: Number(share),
       file: join(values.out, "gpu.jsonl"),
       device,
-      peer: values.peer === "none" ? undefined : peer,
+      peer: values.peer === "none" ? undefined : baseline,
       filter: values.filter.split(","),
       backends: values.backends.split(","),
       lengths: values.lengths.split(",").map(Number),

@@ -28,7 +28,7 @@ export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Pr
 }
 
 /** Takes what the backward left, so that the next one adds to nothing. */
-export function takeGradients([q, k, v]: Operands): [mosaic.Tensor, mosaic.Tensor, mosaic.Tensor] {
+export function detachGradients([q, k, v]: Operands): [mosaic.Tensor, mosaic.Tensor, mosaic.Tensor] {
   const gradients = [q, k, v].map((x) => {
     const gradient = x.grad!;
     x.grad = null;

@@ -19,17 +19,17 @@ const h200: Ceilings = { flops: 790e12, bytes: 4.3e12, exponentials: 3.7e12 };
 
 /** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
 interface LowerBound {
-  readonly products: number;
+  readonly productSeconds: number;
   readonly memory: number;
   readonly exponentials: number;
   readonly seconds: number;
 }
 
 export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
-  const products = countFlops(problem) / ceilings.flops;
+  const productSeconds = countFlops(problem) / ceilings.flops;
   const memory = countBytes(problem) / ceilings.bytes;
   const exponentials = countExponentials(problem) / ceilings.exponentials;
-  return { products, memory, exponentials, seconds: Math.max(products, memory, exponentials) };
+  return { productSeconds, memory, exponentials, seconds: Math.max(productSeconds, memory, exponentials) };
 }
 
 type StoredResults = ReadonlyMap<string, Result>;
@@ -53,51 +53,57 @@ export function formatReport(storedResults: StoredResults): string {
 
 function hostLine(host: Result): string {
   const { peer = {}, sizes, ...rest } = host as Result & { peer?: object; sizes?: object };
-  const reported = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
+  const hostFacts = ["capability", "driver", "cuda", "cublasLt", "mosaic", "node"].flatMap((key) =>
     rest[key] === undefined ? [] : [`${key} ${String(rest[key])}`],
   );
-  const theirs = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
-  const counted = Object.entries(sizes ?? {}).map(([key, value]) => `${key} ${String(value)}`);
-  return [reported.join(", "), theirs.length > 0 ? `PyTorch's side: ${theirs.join(", ")}` : "", counted.join(", ")]
+  const baselineFacts = Object.entries(peer).map(([key, value]) => `${key} ${String(value)}`);
+  const sizeFacts = Object.entries(sizes ?? {}).map(([key, value]) => `${key} ${String(value)}`);
+  return [
+    hostFacts.join(", "),
+    baselineFacts.length > 0 ? `PyTorch's side: ${baselineFacts.join(", ")}` : "",
+    sizeFacts.join(", "),
+  ]
     .filter((line) => line !== "")
     .join(".\n");
 }
 
-function readCeilings(kept: StoredResults): Ceilings {
-  const rate = (name: string): number | undefined => kept.get(name)?.["torch"] as number | undefined;
+function readCeilings(storedResults: StoredResults): Ceilings {
+  const rate = (name: string): number | undefined => storedResults.get(name)?.["torch"] as number | undefined;
   return { ...h200, flops: rate("ceiling.matmul") ?? h200.flops, bytes: rate("ceiling.copy") ?? h200.bytes };
 }
 
-function ceilingLine(kept: StoredResults): string {
-  const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => kept.get(name));
+function ceilingLine(storedResults: StoredResults): string {
+  const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => storedResults.get(name));
   if (!copy || !matmul) return "";
-  const reported = (result: Result, unit: number): string =>
+  const formatCeiling = (result: Result, unit: number): string =>
     ["torch", "mosaic"]
-      .filter((who) => result[who] !== undefined)
-      .map((who) => `${who} ${((result[who] as number) / unit).toPrecision(3)}`)
+      .filter((contender) => result[contender] !== undefined)
+      .map((contender) => `${contender} ${((result[contender] as number) / unit).toPrecision(3)}`)
       .join(", ");
-  return `Hardware limits: copy bandwidth, read and written, in TB/s: ${reported(copy, 1e12)}; bf16 matrix product in TFLOP/s: ${reported(matmul, 1e12)}.`;
+  return `Hardware limits: copy bandwidth, read and written, in TB/s: ${formatCeiling(copy, 1e12)}; bf16 matrix product in TFLOP/s: ${formatCeiling(matmul, 1e12)}.`;
 }
 
-function attentionTables(kept: StoredResults): Table[] {
-  const results = [...kept.values()].filter((result) => result.case.startsWith("attention.")) as AttentionResult[];
+function attentionTables(storedResults: StoredResults): Table[] {
+  const results = [...storedResults.values()].filter((result) =>
+    result.case.startsWith("attention."),
+  ) as AttentionResult[];
   const groups = new Map<string, AttentionResult[]>();
   for (const result of results.toSorted((a, b) => a.problem.n - b.problem.n)) {
     const title = result.case.split(".").slice(1, 5).join(" ");
     groups.set(title, [...(groups.get(title) ?? []), result]);
   }
-  return [...groups].map(([title, rows]) => attentionTable(title, rows, readCeilings(kept)));
+  return [...groups].map(([title, rows]) => attentionTable(title, rows, readCeilings(storedResults)));
 }
 
 function attentionTable(title: string, results: readonly AttentionResult[], ceilings: Ceilings): Table {
   const names = [...new Set(results.flatMap(({ times }) => Object.keys(times)))];
-  const ours = names.filter((name) => !isPeer(name));
+  const mosaicNames = names.filter((name) => !isBaseline(name));
   const columns: Column[] = [
     { key: "n", head: "n", format: "integer" },
     { key: "floor", head: "floor ms", format: 2 },
     ...names.map((name): Column => ({ key: name, head: `${name} TFLOP/s`, format: 1 })),
-    ...ours.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, format: 2 })),
-    ...ours.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, format: "percent" })),
+    ...mosaicNames.map((name): Column => ({ key: `${name} ratio`, head: `${name} / best of PyTorch`, format: 2 })),
+    ...mosaicNames.map((name): Column => ({ key: `${name} share`, head: `${name} / floor`, format: "percent" })),
     { key: "beside", head: "other kernels", format: "percent" },
     { key: "idle", head: "idle", format: "percent" },
   ];
@@ -105,46 +111,51 @@ function attentionTable(title: string, results: readonly AttentionResult[], ceil
     id: title,
     title: `Attention ${title}`,
     columns,
-    rows: results.map((one) => attentionRow(one, ours, ceilings)),
+    rows: results.map((result) => attentionRow(result, mosaicNames, ceilings)),
   };
 }
 
 function attentionRow(
   { problem, flops, times }: AttentionResult,
-  ours: readonly string[],
+  mosaicNames: readonly string[],
   ceilings: Ceilings,
 ): Table["rows"][number] {
-  const floor = lowerBound(problem, ceilings).seconds;
-  const best = Math.min(...Object.entries(times).flatMap(([name, time]) => (isPeer(name) ? [time.median] : [])));
-  const row: Record<string, number | undefined> = { n: problem.n, floor: floor * 1e3 };
+  const lowerBoundSeconds = lowerBound(problem, ceilings).seconds;
+  const minBaselineSeconds = Math.min(
+    ...Object.entries(times).flatMap(([name, time]) => (isBaseline(name) ? [time.median] : [])),
+  );
+  const row: Record<string, number | undefined> = { n: problem.n, floor: lowerBoundSeconds * 1e3 };
   for (const [name, time] of Object.entries(times)) row[name] = flops / time.median / 1e12;
-  for (const name of ours.filter((one) => times[one])) {
+  for (const name of mosaicNames.filter((mosaicName) => times[mosaicName])) {
     const seconds = times[name]!.median;
-    row[`${name} ratio`] = Number.isFinite(best) ? best / seconds : undefined;
-    row[`${name} share`] = floor / seconds;
+    row[`${name} ratio`] = Number.isFinite(minBaselineSeconds) ? minBaselineSeconds / seconds : undefined;
+    row[`${name} share`] = lowerBoundSeconds / seconds;
     const kernels = Object.entries(times[name]!.kernels ?? {});
-    const shareOf = (some: typeof kernels): number => some.reduce((sum, [, each]) => sum + each, 0) / seconds;
-    const beside = shareOf(kernels.filter(([kernel]) => !kernel.startsWith("attend")));
-    row["beside"] = Math.max(row["beside"] ?? 0, beside);
-    row["idle"] = Math.max(row["idle"] ?? 0, 1 - shareOf(kernels));
+    const kernelShare = (kernelTimes: typeof kernels): number =>
+      kernelTimes.reduce((sum, [, each]) => sum + each, 0) / seconds;
+    const otherShare = kernelShare(kernels.filter(([kernel]) => !kernel.startsWith("attend")));
+    row["beside"] = Math.max(row["beside"] ?? 0, otherShare);
+    row["idle"] = Math.max(row["idle"] ?? 0, 1 - kernelShare(kernels));
   }
   return row;
 }
 
-const isPeer = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
+const isBaseline = (name: string): boolean => (torchBackends as readonly string[]).includes(name) || name === "math";
 
 function ringTable(storedResults: StoredResults): Table[] {
   const results = [...storedResults.values()].filter((result) => result.case.startsWith("ring."));
   if (results.length === 0) return [];
   const columns: Column[] = [
     { key: "case", head: "case" },
-    ...["alone", "apart", "ring"].map((way): Column => ({ key: way, head: `${way} ms`, format: 1 })),
+    ...["alone", "apart", "ring"].map((runMode): Column => ({ key: runMode, head: `${runMode} ms`, format: 1 })),
     { key: "vsOne", head: "ring / one", format: 2 },
     { key: "vsApart", head: "ring / apart", format: 2 },
   ];
   const rows = results.map((result) => {
     const seconds = result["seconds"] as Record<string, number>;
-    const times = Object.fromEntries(Object.entries(seconds).map(([way, each]) => [way, each * 1e3]));
+    const times = Object.fromEntries(
+      Object.entries(seconds).map(([runMode, runSeconds]) => [runMode, runSeconds * 1e3]),
+    );
     return { case: result.case, ...times, vsOne: result["vsOne"] as number, vsApart: result["vsApart"] as number };
   });
   return [{ id: "ring", title: "Several ranks on the GPU, compared with one", columns, rows }];
@@ -156,8 +167,11 @@ function gateTable(storedResults: StoredResults): Table[] {
   const names = [...new Set(results.flatMap((result) => Object.keys(result["errors"] as object)))];
   const rows = results.map((result) => {
     const errors = result["errors"] as Record<string, Errors>;
-    const worst = Object.entries(errors).map(([who, each]) => [who, Math.max(...Object.values(each)).toExponential(1)]);
-    return { case: result.case, ...Object.fromEntries(worst) };
+    const maxErrors = Object.entries(errors).map(([contender, tensorErrors]) => [
+      contender,
+      Math.max(...Object.values(tensorErrors)).toExponential(1),
+    ]);
+    return { case: result.case, ...Object.fromEntries(maxErrors) };
   });
   const columns = [{ key: "case", head: "case" }, ...names.map((name): Column => ({ key: name, head: name }))];
   return [{ id: "gate", title: "Largest relative error of out, dq, dk, dv against float64", columns, rows }];
@@ -165,14 +179,14 @@ function gateTable(storedResults: StoredResults): Table[] {
 
 /** Who did not take part in what, in whose words. */
 function unsupportedCases(storedResults: StoredResults): string {
-  const reasons = new Map<string, number>();
+  const reasonCounts = new Map<string, number>();
   for (const { refused = {} } of storedResults.values() as Iterable<Result & { refused?: Record<string, string> }>) {
-    for (const [who, why] of Object.entries(refused)) {
-      const line = `- ${who}: ${why}`;
-      reasons.set(line, (reasons.get(line) ?? 0) + 1);
+    for (const [contender, reason] of Object.entries(refused)) {
+      const line = `- ${contender}: ${reason}`;
+      reasonCounts.set(line, (reasonCounts.get(line) ?? 0) + 1);
     }
   }
-  return [...reasons].map(([line, count]) => `${line} (${count} cases)`).join("\n");
+  return [...reasonCounts].map(([line, count]) => `${line} (${count} cases)`).join("\n");
 }
 
 /** Operations, bytes and exponentials of every size, and the milliseconds that each needs at least. */
@@ -195,12 +209,12 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
         .map((n) => {
           const shape = { direction, dtype: "bf16", mask, n } as const;
           const problem = createProblem({ ...shape, d: 128 }, sizes);
-          const { products, memory, exponentials } = lowerBound(problem, ceilings);
+          const { productSeconds, memory, exponentials } = lowerBound(problem, ceilings);
           return {
             n,
             tflop: countFlops(problem) / 1e12,
             gigabytes: countBytes(problem) / 1e9,
-            products: products * 1e3,
+            products: productSeconds * 1e3,
             memory: memory * 1e3,
             exp128: exponentials * 1e3,
             exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,

@@ -14,10 +14,10 @@ process.env["NCCL_SOCKET_IFNAME"] ??= "lo";
 process.env["NCCL_SOCKET_NTHREADS"] ??= "4";
 process.env["NCCL_NSOCKS_PERTHREAD"] ??= "4";
 
-const open = (): mosaic.Device => (device === "cuda" ? cuda({ index: 0 }) : mosaic.cpu({ threads: 1 }));
+const openDevice = (): mosaic.Device => (device === "cuda" ? cuda({ index: 0 }) : mosaic.cpu({ threads: 1 }));
 await using store = await connectStore();
-await using sharded = await mosaic.init({ device: open(), collectives: device === "cuda" ? "nccl" : "local" });
-await using single = await mosaic.init({ device: open(), rank: 0, worldSize: 1 });
+await using sharded = await mosaic.init({ device: openDevice(), collectives: device === "cuda" ? "nccl" : "local" });
+await using single = await mosaic.init({ device: openDevice(), rank: 0, worldSize: 1 });
 
 const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
   ring: new AttentionRun(sharded, problem, mosaic.ring()),
@@ -27,16 +27,16 @@ const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  for (const way of runModes) {
-    await barrier(`${way} ${turn}`);
-    const reported = await runs[way]?.runOnce();
-    if (turn > 0 && reported) console.log(JSON.stringify({ way, ...reported } satisfies RingTiming));
+  for (const runMode of runModes) {
+    await barrier(`${runMode} ${turn}`);
+    const timing = await runs[runMode]?.runOnce();
+    if (turn > 0 && timing) console.log(JSON.stringify({ runMode, ...timing } satisfies RingTiming));
   }
 }
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();
 
 /** Waits for the others in the store: a barrier of NCCL would keep the card busy meanwhile. */
-async function barrier(where: string): Promise<void> {
-  await store.set(`${where} ${rank}`, "");
-  await store.wait(Array.from({ length: ranks }, (_, other) => `${where} ${other}`));
+async function barrier(barrierName: string): Promise<void> {
+  await store.set(`${barrierName} ${rank}`, "");
+  await store.wait(Array.from({ length: ranks }, (_, peerRank) => `${barrierName} ${peerRank}`));
 }

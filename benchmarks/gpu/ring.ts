@@ -10,7 +10,7 @@ export type RunMode = (typeof runModes)[number];
 
 /** What a process reports of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
 export interface RingTiming {
-  readonly way: RunMode;
+  readonly runMode: RunMode;
   readonly begin: number;
   readonly end: number;
 }
@@ -50,27 +50,29 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
     async run(bench: Bench): Promise<Result> {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
-      const reported = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);
-      const seconds = Object.fromEntries(runModes.map((way) => [way, median(groupByTurn(reported, way))]));
-      const { ring, apart, alone } = seconds as Record<RunMode, number>;
+      const timings = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);
+      const seconds = Object.fromEntries(runModes.map((runMode) => [runMode, median(groupByTurn(timings, runMode))]));
+      const { ring, apart: independentSeconds, alone: singleSeconds } = seconds as Record<RunMode, number>;
       return {
         case: name,
         problem,
         ranks,
         flops: countFlops(problem),
         seconds,
-        vsOne: alone / ring,
-        vsApart: apart / ring,
+        vsOne: singleSeconds / ring,
+        vsApart: independentSeconds / ring,
       };
     },
   };
 }
 
 /** Of each turn, from when the first process began to when the last ended. */
-function groupByTurn(reported: readonly (readonly RingTiming[])[], way: RunMode): number[] {
-  const byRank = reported.map((turns) => turns.filter((turn) => turn.way === way)).filter(({ length }) => length > 0);
+function groupByTurn(timings: readonly (readonly RingTiming[])[], runMode: RunMode): number[] {
+  const byRank = timings
+    .map((rankTurns) => rankTurns.filter((timing) => timing.runMode === runMode))
+    .filter(({ length }) => length > 0);
   return byRank[0]!.map((_, turn) => {
-    const all = byRank.map((turns) => turns[turn]!);
-    return Math.max(...all.map(({ end }) => end)) - Math.min(...all.map(({ begin }) => begin));
+    const rankTimings = byRank.map((turns) => turns[turn]!);
+    return Math.max(...rankTimings.map(({ end }) => end)) - Math.min(...rankTimings.map(({ begin }) => begin));
   });
 }

@@ -27,7 +27,7 @@ export class WorkerPool implements Disposable {
   /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was terminated. */
   async run(name: string, limit: number): Promise<Result> {
     this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
-    const { result, error, isSessionLost } = await requestCase(this.#process, name, limit);
+    const { result, error, isSessionLost } = await requestResult(this.#process, name, limit);
     if (isSessionLost) this.#process = undefined;
     if (result === undefined) throw new Error(error);
     return result;
@@ -39,25 +39,25 @@ export class WorkerPool implements Disposable {
   }
 }
 
-function requestCase(worker: ChildProcess, name: string, limit: number): Promise<WorkerReply> {
+function requestResult(worker: ChildProcess, name: string, limit: number): Promise<WorkerReply> {
   return new Promise((resolve) => {
-    let isLate = false;
+    let hasTimedOut = false;
     const clock = setTimeout(() => {
-      isLate = true;
+      hasTimedOut = true;
       worker.kill("SIGKILL");
     }, limit * 1000);
-    const settle = (answer: WorkerReply): void => {
+    const settleCase = (reply: WorkerReply): void => {
       clearTimeout(clock);
       worker.removeAllListeners("message");
       worker.removeAllListeners("exit");
-      resolve(answer);
+      resolve(reply);
     };
-    worker.once("message", (answer: WorkerReply) => settle(answer));
+    worker.once("message", (reply: WorkerReply) => settleCase(reply));
     worker.once("exit", (code, signal) => {
-      const error = isLate
+      const error = hasTimedOut
         ? `timed out after ${limit} s and was terminated`
         : `its process exited with ${signal ?? `code ${code}`}`;
-      settle({ error, isSessionLost: true });
+      settleCase({ error, isSessionLost: true });
     });
     worker.send(name);
   });
@@ -107,7 +107,7 @@ function roundNumber(_: string, value: unknown): unknown {
 }
 
 /** How a run is bounded. */
-interface Bounds {
+interface RunLimits {
   /** Of the parts' budgets, how much: 1 is eight minutes for all. */
   readonly share: number;
   /** Measure also what is kept. */
@@ -115,42 +115,44 @@ interface Bounds {
 }
 
 /** What became of the cases. */
-interface Outcome {
+interface RunOutcome {
   /** Cases whose results are wrong, or that threw, with the reason. */
-  readonly failed: Readonly<Record<string, string>>;
+  readonly failures: Readonly<Record<string, string>>;
   /** Not run when the time was over; another run continues with them. */
-  readonly left: readonly string[];
+  readonly remaining: readonly string[];
 }
 
 /** Runs case after case, and keeps each result at once. A part whose time is over leaves the rest of its cases. */
 export async function runCases(
   cases: readonly Case[],
-  run: (one: Case) => Promise<Result>,
+  run: (benchmarkCase: Case) => Promise<Result>,
   results: Results,
-  bounds: Bounds,
-): Promise<Outcome> {
-  const failed: Record<string, string> = {};
-  const left: string[] = [];
-  const spent = new Map<PartName, number>();
-  for (const each of cases) {
-    if (!bounds.again && results.byCase.has(each.name)) continue;
-    const before = spent.get(each.part) ?? 0;
-    if (before >= secondsPerPart[each.part] * bounds.share) {
-      left.push(each.name);
+  bounds: RunLimits,
+): Promise<RunOutcome> {
+  const failures: Record<string, string> = {};
+  const remaining: string[] = [];
+  const spentSeconds = new Map<PartName, number>();
+  for (const benchmarkCase of cases) {
+    if (!bounds.again && results.byCase.has(benchmarkCase.name)) continue;
+    const partSeconds = spentSeconds.get(benchmarkCase.part) ?? 0;
+    if (partSeconds >= secondsPerPart[benchmarkCase.part] * bounds.share) {
+      remaining.push(benchmarkCase.name);
       continue;
     }
     const begin = now();
     try {
-      const result = await run(each);
+      const result = await run(benchmarkCase);
       results.add(result);
-      const wrong = (result["wrong"] ?? []) as readonly string[];
-      if (wrong.length > 0) failed[each.name] = `wrong results of ${wrong.join(" and ")}`;
+      const incorrect = (result["wrong"] ?? []) as readonly string[];
+      if (incorrect.length > 0) failures[benchmarkCase.name] = `wrong results of ${incorrect.join(" and ")}`;
     } catch (error) {
-      failed[each.name] = (error as Error).message;
+      failures[benchmarkCase.name] = (error as Error).message;
     }
     const seconds = now() - begin;
-    spent.set(each.part, before + seconds);
-    console.error(`${each.name.padEnd(48)}${seconds.toFixed(1).padStart(6)} s${each.name in failed ? "  FAILED" : ""}`);
+    spentSeconds.set(benchmarkCase.part, partSeconds + seconds);
+    console.error(
+      `${benchmarkCase.name.padEnd(48)}${seconds.toFixed(1).padStart(6)} s${benchmarkCase.name in failures ? "  FAILED" : ""}`,
+    );
   }
-  return { failed, left };
+  return { failures, remaining };
 }

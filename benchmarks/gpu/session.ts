@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { cudaSystem } from "@mosaic/kernels-cuda";
-import { Peer } from "../src/peers.ts";
+import { BaselineProcess } from "../src/peers.ts";
 import type { Bench, Implementation, Effort, Result } from "./bench.ts";
 import { type Families, openFamilies, torchContender } from "./contenders.ts";
 import type { Sizes } from "./problem.ts";
@@ -23,7 +23,7 @@ export class Session implements Bench, AsyncDisposable {
   readonly device: "cuda" | "cpu";
   readonly #options: SessionOptions;
   #families: Families | undefined;
-  #peer: Peer | undefined;
+  #baseline: BaselineProcess | undefined;
 
   constructor(options: SessionOptions) {
     this.sizes = options.sizes;
@@ -34,20 +34,22 @@ export class Session implements Bench, AsyncDisposable {
 
   async implementations(): Promise<readonly Implementation[]> {
     this.#families ??= await openFamilies(this.device);
-    const peer = this.peer();
-    const theirs = peer ? this.#options.backends.map((backend) => torchContender(peer, backend)) : [];
-    return [...this.#families.implementations, ...theirs];
+    const baseline = this.baseline();
+    const baselineImplementations = baseline
+      ? this.#options.backends.map((backend) => torchContender(baseline, backend))
+      : [];
+    return [...this.#families.implementations, ...baselineImplementations];
   }
 
-  peer(): Peer | undefined {
-    if (this.#peer?.hasEnded) this.#peer = undefined;
-    if (this.#options.peer) this.#peer ??= new Peer(this.#options.peer);
-    return this.#peer;
+  baseline(): BaselineProcess | undefined {
+    if (this.#baseline?.hasEnded) this.#baseline = undefined;
+    if (this.#options.peer) this.#baseline ??= new BaselineProcess(this.#options.peer);
+    return this.#baseline;
   }
 
   async close(): Promise<void> {
-    this.#peer?.[Symbol.dispose]();
-    this.#peer = undefined;
+    this.#baseline?.[Symbol.dispose]();
+    this.#baseline = undefined;
     await this.#families?.[Symbol.asyncDispose]();
     this.#families = undefined;
   }
@@ -58,7 +60,7 @@ export class Session implements Bench, AsyncDisposable {
 }
 
 /** Where and with what the numbers come to be. */
-export async function describeHost(device: "cuda" | "cpu", peer: Peer | undefined): Promise<Result> {
+export async function describeHost(device: "cuda" | "cpu", baseline: BaselineProcess | undefined): Promise<Result> {
   const manifest = new URL("../package.json", import.meta.resolve("@mosaic/core"));
   return {
     case: "host",
@@ -67,7 +69,7 @@ export async function describeHost(device: "cuda" | "cpu", peer: Peer | undefine
     mosaic: (JSON.parse(readFileSync(manifest, "utf8")) as { version: string }).version,
     node: process.version.slice(1),
     ...(device === "cuda" ? gpu() : { gpu: "none (measured on a CPU)" }),
-    ...(peer && { peer: await peer.request<object>({ op: "hello" }) }),
+    ...(baseline && { peer: await baseline.request<object>({ op: "hello" }) }),
   };
 }
 
@@ -75,15 +77,15 @@ function gpu(): object {
   const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
   // The driver's own number is not to be had through its API.
-  const queried = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
+  const query = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
     encoding: "utf8",
   });
-  const version = queried.status === 0 ? { driver: queried.stdout.split("\n")[0]!.trim() } : {};
+  const version = query.status === 0 ? { driver: query.stdout.split("\n")[0]!.trim() } : {};
   return { gpu: name, capability, gibibytes: Math.round(bytes / 2 ** 30), ...version, cuda: driver, library, cublasLt };
 }
 
 /** What must not change between runs that fill one file. */
-export function describeDifference(stored: Result, measured: Result): string | undefined {
-  const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => stored[name] !== measured[name]);
-  return key && `${key} was ${String(stored[key])}, now ${String(measured[key])}`;
+export function describeDifference(storedHost: Result, measuredHost: Result): string | undefined {
+  const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => storedHost[name] !== measuredHost[name]);
+  return key && `${key} was ${String(storedHost[key])}, now ${String(measuredHost[key])}`;
 }

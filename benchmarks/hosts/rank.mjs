@@ -6,7 +6,7 @@ import { empty, full } from "@mosaic/attention/core";
 import { ucx } from "@mosaic/collectives-ucx";
 
 const { messages, bytes, rounds } = JSON.parse(process.argv[2]);
-const LATE_MS = 5000;
+const WAIT_MS = 5000;
 
 const ctx = await init({ device: cpu({ threads: 1 }), collectives: ucx({ network: "eth0" }) });
 const { rank, world, device } = ctx;
@@ -28,12 +28,12 @@ for (let round = 0; round < rounds; round++) {
 
 world.barrier().wait();
 await device.stream.synchronize();
-const before = process.cpuUsage();
+const cpuUsageBefore = process.cpuUsage();
 const begin = performance.now();
-if (rank === 1) await sleep(LATE_MS);
+if (rank === 1) await sleep(WAIT_MS);
 world.barrier().wait();
 await device.stream.synchronize();
-const { user, system } = process.cpuUsage(before);
-const waiting = (user + system) / 1e3 / (performance.now() - begin);
-if (rank === 0) console.log(JSON.stringify({ batches, waiting }));
+const { user, system } = process.cpuUsage(cpuUsageBefore);
+const waitingCpuShare = (user + system) / 1e3 / (performance.now() - begin);
+if (rank === 0) console.log(JSON.stringify({ batches, waiting: waitingCpuShare }));
 await ctx.close();

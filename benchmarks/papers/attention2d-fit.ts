@@ -56,14 +56,14 @@ interface PublishedTimes {
  * the other models.
  */
 export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): readonly NetworkFit[] {
-  const side = Math.sqrt(ranks);
+  const gridSide = Math.sqrt(ranks);
   const { numHeads, headDim } = models[stepSeconds.model];
   const points = tokens.map((length): PublishedTimes => {
     const problem = { numHeads, headDim, tokens: length };
     const at = lengths.indexOf(length as (typeof lengths)[number]);
     return {
       ring: recordProblem(ringStrategy(ranks), problem),
-      mesh: recordProblem(tileStrategy([side, side], "fused"), problem),
+      mesh: recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
       tokens: length,
       published: { ring: stepSeconds.ring[ranks][at]!, mesh: stepSeconds.notOverlapped[ranks][at]! },
     };
@@ -82,18 +82,20 @@ function evaluateFit(
 ): Omit<NetworkFit, "topology" | "bandwidth"> {
   const profile = createProfile({ gpu: "a100", topology, bandwidth });
   const model = models[stepSeconds.model];
-  const logOf = (which: "ring" | "mesh") =>
+  const logSpeedup = (strategyName: "ring" | "mesh") =>
     points.map(({ tokens, published, ...records }) => {
-      const step = { tokens, ranks: records[which].ranks.length, matmul: profile.kernels.matmul };
-      return Math.log(published[which] / attentionStep(simulateTiming(records[which], profile).seconds, model, step));
+      const step = { tokens, ranks: records[strategyName].ranks.length, matmul: profile.kernels.matmul };
+      return Math.log(
+        published[strategyName] / attentionStep(simulateTiming(records[strategyName], profile).seconds, model, step),
+      );
     });
-  const [ring, mesh] = [logOf("ring"), logOf("mesh")];
-  const stated = points.map((point) => Math.log(point.published.ring / point.published.mesh));
+  const [ring, mesh] = [logSpeedup("ring"), logSpeedup("mesh")];
+  const statedLogs = points.map((point) => Math.log(point.published.ring / point.published.mesh));
   return {
     sequences: Math.exp(mean(ring)) / model.layers,
     error: Math.sqrt(mean([...sumOfSquares(ring), ...sumOfSquares(mesh)])),
-    ratio: Math.exp(mean(stated) - mean(ring) + mean(mesh)),
-    statedRatio: Math.exp(mean(stated)),
+    ratio: Math.exp(mean(statedLogs) - mean(ring) + mean(mesh)),
+    statedRatio: Math.exp(mean(statedLogs)),
   };
 }
 
@@ -103,8 +105,8 @@ function mean(values: readonly number[]): number {
 
 /** Squares of the distances from the mean. */
 function sumOfSquares(values: readonly number[]): number[] {
-  const middle = mean(values);
-  return values.map((value) => (value - middle) ** 2);
+  const average = mean(values);
+  return values.map((value) => (value - average) ** 2);
 }
 
 export function fitTable(fits: readonly NetworkFit[]): Table {
@@ -120,8 +122,8 @@ export function fitTable(fits: readonly NetworkFit[]): Table {
       { key: "ratio", head: "ring over NO, predicted", format: "times" },
       { key: "statedRatio", head: "read off", format: "times" },
     ],
-    rows: fits.map(({ topology, bandwidth, ...rest }) => ({
-      ...rest,
+    rows: fits.map(({ topology, bandwidth, ...fitFields }) => ({
+      ...fitFields,
       wiring: topology.name,
       bandwidth: bandwidth / 1e9,
       bytesPerMegaflop: bytesPerMegaflop(

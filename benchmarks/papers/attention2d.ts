@@ -1,29 +1,29 @@
-import { formulas, type Passes, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
+import { formulas, type ChunksPerPass, recordProblem, ringStrategy, tileStrategy, countVolumes } from "./volumes.ts";
 import { type NetworkFit, fitNetworks, fitTable, attentionStep } from "./attention2d-fit.ts";
 import { type Cluster, createProfile, simulateTiming, type Topology } from "./clusters.ts";
 import { compare } from "./plans.ts";
 import { attention2d, lengths, type ModelName, models, type Panel, panels } from "./published.ts";
 import type { Table } from "./table.ts";
 
-const totalSeconds = ({ forward, backward }: Passes): number => forward + backward;
+const totalSeconds = ({ forward, backward }: ChunksPerPass): number => forward + backward;
 
 /** What each way sends: by the paper's analysis, and what ours does. */
 function gridVolumes(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const side = Math.sqrt(ranks);
     const problem = { tokens: 32 * ranks, numHeads: 8, headDim: 128 };
-    const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((each) =>
-      countVolumes(recordProblem(each, problem), 1),
+    const [ring, mesh] = [ringStrategy(ranks), tileStrategy([side, side], "fused")].map((strategy) =>
+      countVolumes(recordProblem(strategy, problem), 1),
     );
-    const theirs = {
+    const publishedTimes = {
       ring: totalSeconds(formulas.ring(ranks, 1, ranks)),
       mesh: totalSeconds(formulas.tileStrategy([side, side], 1, 1)),
     };
     return {
       ranks,
-      theirRing: theirs.ring,
-      theirMesh: theirs.mesh,
-      theirRatio: theirs.ring / theirs.mesh,
+      theirRing: publishedTimes.ring,
+      theirMesh: publishedTimes.mesh,
+      theirRatio: publishedTimes.ring / publishedTimes.mesh,
       ring: ring!.both.chunks,
       mesh: mesh!.both.chunks,
       ratio: ring!.both.chunks / mesh!.both.chunks,
@@ -55,10 +55,10 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
     const { numHeads, headDim } = model;
     const side = Math.sqrt(panel.ranks);
     return tokens.map((length) => {
-      const ways = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
+      const strategies = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
-      const [ring, fused, overlapped] = ways.map((way) => {
-        const { seconds } = simulateTiming(recordProblem(way, { numHeads, headDim, tokens: length }), profile);
+      const [ring, fused, overlapped] = strategies.map((strategy) => {
+        const { seconds } = simulateTiming(recordProblem(strategy, { numHeads, headDim, tokens: length }), profile);
         return attentionStep(seconds, model, step);
       }) as [number, number, number];
       const at = lengths.indexOf(length as (typeof lengths)[number]);
@@ -90,14 +90,14 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
 }
 
 /** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which no paper states. */
-function topologyTable(fits: readonly NetworkFit[], shown: Panel, tokens: readonly number[]): Table {
+function topologyTable(fits: readonly NetworkFit[], panel: Panel, tokens: readonly number[]): Table {
   const rows = fits.map(({ topology, bandwidth }) => {
-    const [mean] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [shown], tokens)).rows;
+    const [mean] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [panel], tokens)).rows;
     return { ...mean, wiring: topology.name };
   });
   return {
     id: "attention2d.wirings",
-    title: `${shown.model} on ${shown.ranks} A100s by wiring, mean over ${tokens.length} lengths`,
+    title: `${panel.model} on ${panel.ranks} A100s by wiring, mean over ${tokens.length} lengths`,
     columns: [
       { key: "wiring", head: "wiring" },
       { key: "stated", head: "NO, theirs", format: "times" },
@@ -164,26 +164,34 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
 }
 
 /** The fit that explains the distance between the curves best. */
-function bestFit(fits: readonly NetworkFit[]): NetworkFit {
-  const off = ({ ratio, statedRatio }: NetworkFit) => Math.abs(Math.log(ratio / statedRatio));
-  return fits.reduce((best, each) => (off(each) < off(best) ? each : best));
+function selectBestFit(fits: readonly NetworkFit[]): NetworkFit {
+  const logDistance = ({ ratio, statedRatio }: NetworkFit) => Math.abs(Math.log(ratio / statedRatio));
+  return fits.reduce((best, fit) => (logDistance(fit) < logDistance(best) ? fit : best));
 }
 
 /** Bars in the mean over lengths: what is left when their noise is out. */
 export function meanTable({ rows }: Table): Table {
-  const panelsOf = new Map<string, (typeof rows)[number][]>();
+  const rowsByPanel = new Map<string, (typeof rows)[number][]>();
   for (const row of rows) {
     const key = `${row["model"]} ${row["ranks"]}`;
-    panelsOf.set(key, [...(panelsOf.get(key) ?? []), row]);
+    rowsByPanel.set(key, [...(rowsByPanel.get(key) ?? []), row]);
   }
-  const means = [...panelsOf.values()].map((bars) => {
+  const means = [...rowsByPanel.values()].map((bars) => {
     const mean = (key: string) =>
       Math.exp(bars.reduce((sum, bar) => sum + Math.log(Number(bar[key])), 0) / bars.length);
     const { model, ranks } = bars[0]!;
-    const [stated, fused] = [mean("stated"), mean("fused")];
-    const [statedOverlapped, overlapped] = [mean("statedOverlapped"), mean("overlapped")];
-    const off = { off: fused / stated - 1, offOverlapped: overlapped / statedOverlapped - 1 };
-    return { model, ranks, stated, fused, statedOverlapped, overlapped, ...off };
+    const [statedMean, fusedMean] = [mean("stated"), mean("fused")];
+    const [statedOverlapped, overlappedMean] = [mean("statedOverlapped"), mean("overlapped")];
+    const deviations = { off: fusedMean / statedMean - 1, offOverlapped: overlappedMean / statedOverlapped - 1 };
+    return {
+      model,
+      ranks,
+      stated: statedMean,
+      fused: fusedMean,
+      statedOverlapped,
+      overlapped: overlappedMean,
+      ...deviations,
+    };
   });
   return {
     id: "attention2d.means",
@@ -205,7 +213,7 @@ export function meanTable({ rows }: Table): Table {
 /** All of Attention2D. */
 export function attention2dTables(): readonly Table[] {
   const fits = fitNetworks(16);
-  const { topology, bandwidth } = bestFit(fits);
+  const { topology, bandwidth } = selectBestFit(fits);
   const a100: Cluster = { gpu: "a100", topology, bandwidth };
   const bars = barTable(a100, panels, lengths);
   const h100: Cluster = { gpu: "h100", topology: singleGpuNodes, bandwidth: 5e9 };

@@ -30,13 +30,22 @@ const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as c
 
 /** Kernels are those of a named profile; links are as given. */
 export function createProfile({ gpu, topology, bandwidth, latency }: Cluster): Profile {
-  const base = gpus[gpu];
+  const baseProfile = gpus[gpu];
   const { name, ranksPerNode, ports, intraNodeSpeedup } = topology;
-  const late = latency === undefined ? {} : { latency };
-  const far = { ...base.links["inter-node"], ...late, bandwidth, sharedBy: ranksPerNode / ports };
-  const near = { ...base.links["intra-node"], ...late, bandwidth: bandwidth * intraNodeSpeedup };
-  const links = { ...base.links, "intra-node": near, "inter-node": far };
-  return { ...base, name: `${gpu}, ${name}`, ranksPerNode, links };
+  const latencyOverride = latency === undefined ? {} : { latency };
+  const interNodeLink = {
+    ...baseProfile.links["inter-node"],
+    ...latencyOverride,
+    bandwidth,
+    sharedBy: ranksPerNode / ports,
+  };
+  const intraNodeLink = {
+    ...baseProfile.links["intra-node"],
+    ...latencyOverride,
+    bandwidth: bandwidth * intraNodeSpeedup,
+  };
+  const links = { ...baseProfile.links, "intra-node": intraNodeLink, "inter-node": interNodeLink };
+  return { ...baseProfile, name: `${gpu}, ${name}`, ranksPerNode, links };
 }
 
 /** One attention, forward and backward, on a cluster. */
@@ -66,18 +75,18 @@ export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): 
 
 /** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
 export function minimizeScalar(objective: (x: number) => number, [low, high]: readonly [number, number]): number {
-  const golden = (Math.sqrt(5) - 1) / 2;
+  const goldenRatio = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];
-  const point = (at: number) => ({ at, value: objective(Math.exp(at)) });
-  let left = point(upper - golden * (upper - lower));
-  let right = point(lower + golden * (upper - lower));
+  const evaluatePoint = (at: number) => ({ at, value: objective(Math.exp(at)) });
+  let leftPoint = evaluatePoint(upper - goldenRatio * (upper - lower));
+  let rightPoint = evaluatePoint(lower + goldenRatio * (upper - lower));
   while (upper - lower > 0.02) {
-    if (left.value < right.value) {
-      upper = right.at;
-      [left, right] = [point(upper - golden * (upper - lower)), left];
+    if (leftPoint.value < rightPoint.value) {
+      upper = rightPoint.at;
+      [leftPoint, rightPoint] = [evaluatePoint(upper - goldenRatio * (upper - lower)), leftPoint];
     } else {
-      lower = left.at;
-      [left, right] = [right, point(lower + golden * (upper - lower))];
+      lower = leftPoint.at;
+      [leftPoint, rightPoint] = [rightPoint, evaluatePoint(lower + goldenRatio * (upper - lower))];
     }
   }
   return Math.exp((lower + upper) / 2);

@@ -27,7 +27,7 @@ strategies on 16 to 1 024 ranks.
 process.exitCode = main(process.argv.slice(2));
 
 function main(args: string[]): number {
-  const options = read(args);
+  const options = parseOptions(args);
   if (options === undefined) return 2;
   if (options.help) {
     console.log(help);
@@ -38,12 +38,12 @@ function main(args: string[]): number {
     writeFileSync(picture, rankChart(readFileSync(options.draw, "utf8")));
     return 0;
   }
-  const chosen = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);
-  if (chosen.length === 0) {
+  const selectedPapers = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);
+  if (selectedPapers.length === 0) {
     console.error(`--only: expected one of ${Object.keys(papers).join(", ")}, received ${options.only}`);
     return 2;
   }
-  for (const [name, tables] of chosen) print(name, tables(), options.json);
+  for (const [name, tables] of selectedPapers) print(name, tables(), options.json);
   return 0;
 }
 
@@ -52,11 +52,11 @@ function print(name: string, tables: readonly Table[], json: boolean): void {
   else console.log([`## ${name}`, ...tables.map(markdown)].join("\n\n"), "\n");
 }
 
-function read(args: string[]): { only?: string; draw?: string; json: boolean; help: boolean } | undefined {
+function parseOptions(args: string[]): { only?: string; draw?: string; json: boolean; help: boolean } | undefined {
   const [flag, text] = [{ type: "boolean", default: false }, { type: "string" }] as const;
   try {
-    const known = { only: text, draw: text, json: flag, help: { ...flag, short: "h" } } as const;
-    return parseArgs({ args, options: known }).values;
+    const optionTypes = { only: text, draw: text, json: flag, help: { ...flag, short: "h" } } as const;
+    return parseArgs({ args, options: optionTypes }).values;
   } catch (error) {
     console.error(`${(error as Error).message}\n\n${help}`);
     return undefined;

@@ -6,7 +6,7 @@ import type { Table } from "./table.ts";
 import {
   formatSaving,
   formulas,
-  type Passes,
+  type ChunksPerPass,
   recordProblem,
   ringStrategy,
   tileStrategy,
@@ -84,13 +84,13 @@ function meanReduction(reductions: readonly Reduction[], shape: readonly [number
   };
 }
 
-function countMeshes(way: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
+function countMeshes(strategy: MeshStrategy, { ranks }: VolumeSizes, group: number): Volumes {
   // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
-  return countVolumes(recordProblem(way, problem), 8);
+  return countVolumes(recordProblem(strategy, problem), 8);
 }
 
-const total = ({ forward, backward }: Passes): number => forward + backward;
+const total = ({ forward, backward }: ChunksPerPass): number => forward + backward;
 
 function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
   return {
@@ -118,7 +118,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
     forwardBytes: "forward, bytes",
     bothBytes: "both, bytes",
   } as const;
-  const near = (stated: number, name: string) =>
+  const matchingMeasures = (stated: number, name: string) =>
     rows.flatMap((row) =>
       (Object.keys(measures) as (keyof typeof measures)[])
         .filter((measure) => Math.abs(row[measure] - stated) <= 0.005)
@@ -138,7 +138,7 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
       { key: "group", head: "query heads per KV head" },
       { key: "measure", head: "counted" },
     ],
-    rows: [...near(maximum, "maximum"), ...near(average, "average")],
+    rows: [...matchingMeasures(maximum, "maximum"), ...matchingMeasures(average, "average")],
   };
 }
 
@@ -152,7 +152,7 @@ const sizes = [
 /** All of Mesh-Attention. */
 export function meshAttentionTables(): readonly Table[] {
   const { tables, bandwidthOf } = meshTimes(meshTimeSizes);
-  const { tokens } = meshTimeSizes.fitted;
+  const { tokens } = meshTimeSizes.fittedProblem;
   // One port a GPU is what such clusters have today; four for eight is what comes closest to the paper's times.
   const clusters = topologies
     .filter(({ ports, ranksPerNode }) => ranksPerNode === 8 && ports >= 4)

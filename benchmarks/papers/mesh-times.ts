@@ -18,24 +18,24 @@ export const topologies: readonly Topology[] = [
 
 export interface TimeSizes {
   /** Where the network is fitted. */
-  readonly fitted: { readonly ranks: number; readonly tokens: number; readonly share: number };
+  readonly fittedProblem: { readonly ranks: number; readonly tokens: number; readonly share: number };
   /** Where it is predicted. */
   readonly ranks: number;
   readonly tiles: readonly (readonly [number, number])[];
   /** The lengths at which the closest wiring is looked at, with the first tile. */
   readonly tokens: readonly number[];
-  readonly closest: string;
+  readonly closestTopology: string;
 }
 
 export const meshTimeSizes: TimeSizes = {
-  fitted: meshAttention.ringWaits,
+  fittedProblem: meshAttention.ringWaits,
   ranks: meshAttention.ranks,
   tiles: [
     [8, 32],
     [16, 16],
   ],
   tokens: [2 ** 18, 2 ** 19, 2 ** 21, 2 ** 22],
-  closest: "nodes of 8, 4 ports",
+  closestTopology: "nodes of 8, 4 ports",
 };
 
 /** The bandwidth of a port at which the ring waits for so much of its time as stated. */
@@ -58,18 +58,21 @@ export type Bandwidths = ReadonlyMap<string, number>;
 
 /** One network each, fitted to one stated number; the speedups are predicted. */
 export function meshTimes(sizes: TimeSizes): { readonly tables: readonly Table[]; readonly bandwidthOf: Bandwidths } {
-  const { fitted, ranks, tiles, closest } = sizes;
-  const ring = recordProblem(ringStrategy(fitted.ranks), { ...numHeads, tokens: fitted.tokens });
-  const fittedTo = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fitted.share));
-  const bandwidthOf = new Map(topologies.map((topology) => [topology.name, fittedTo(topology)]));
-  const against = { ranks, bandwidthOf };
-  const wired = speedups(against, { tokens: fitted.tokens, tiles, topologies });
-  const one = { tiles: tiles.slice(0, 1), topologies: topologies.filter(({ name }) => name === closest) };
-  const longer = sizes.tokens.flatMap((tokens) => speedups(against, { tokens, ...one }));
+  const { fittedProblem, ranks, tiles, closestTopology } = sizes;
+  const ring = recordProblem(ringStrategy(fittedProblem.ranks), { ...numHeads, tokens: fittedProblem.tokens });
+  const bandwidthFor = memoizeByNodeSize((topology) => fittedBandwidth(ring, topology, fittedProblem.share));
+  const bandwidthOf = new Map(topologies.map((topology) => [topology.name, bandwidthFor(topology)]));
+  const comparisonOptions = { ranks, bandwidthOf };
+  const topologySpeedups = speedups(comparisonOptions, { tokens: fittedProblem.tokens, tiles, topologies });
+  const closestOptions = {
+    tiles: tiles.slice(0, 1),
+    topologies: topologies.filter(({ name }) => name === closestTopology),
+  };
+  const lengthSpeedups = sizes.tokens.flatMap((tokens) => speedups(comparisonOptions, { tokens, ...closestOptions }));
   const tables = [
     fitTable(sizes, bandwidthOf),
-    speedupTable("mesh.speedup", ranks, wired),
-    speedupTable("mesh.lengths", ranks, longer),
+    speedupTable("mesh.speedup", ranks, topologySpeedups),
+    speedupTable("mesh.lengths", ranks, lengthSpeedups),
   ];
   return { tables, bandwidthOf };
 }
@@ -95,22 +98,22 @@ function speedups({ ranks, bandwidthOf }: FittedBandwidth, { tokens, tiles, topo
     const mesh = recordProblem(tileStrategy(shape), problem);
     return topologies.map((topology) => {
       const times = { ring: ringTiming(topology), mesh: simulateTiming(mesh, profileFor(topology)) };
-      return { tokens, tile: shape.join(" × "), wiring: topology.name, ...compared(times) };
+      return { tokens, tile: shape.join(" × "), wiring: topology.name, ...compareTimings(times) };
     });
   });
 }
 
 /** A ring crosses the border of a node once each way, however many ports there are: what is known of one wiring is of all. */
 function memoizeByNodeSize<T>(compute: (topology: Topology) => T): (topology: Topology) => T {
-  const known = new Map<number, T>();
+  const cached = new Map<number, T>();
   return (topology) => {
     const { ranksPerNode } = topology;
-    if (!known.has(ranksPerNode)) known.set(ranksPerNode, compute(topology));
-    return known.get(ranksPerNode)!;
+    if (!cached.has(ranksPerNode)) cached.set(ranksPerNode, compute(topology));
+    return cached.get(ranksPerNode)!;
   };
 }
 
-function compared({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing }): Record<string, number> {
+function compareTimings({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing }): Record<string, number> {
   return {
     speedup: ring.seconds / mesh.seconds,
     ringWaits: ring.waitShare,
@@ -119,7 +122,7 @@ function compared({ ring, mesh }: { readonly ring: Timing; readonly mesh: Timing
   };
 }
 
-function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: Bandwidths): Table {
+function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwidthOf: Bandwidths): Table {
   return {
     id: "mesh.fit",
     title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,
@@ -142,11 +145,11 @@ function fitTable({ fitted: { share, ranks, tokens } }: TimeSizes, bandwidthOf: 
 
 function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
   const { speedup, waitReduction } = meshAttention;
-  const theirs = `${speedup.average} on average, at most ${speedup.maximum}, ${waitReduction * 100} % less waiting`;
+  const publishedSummary = `${speedup.average} on average, at most ${speedup.maximum}, ${waitReduction * 100} % less waiting`;
   const by = id === "mesh.lengths" ? "by length" : "by wiring";
   return {
     id,
-    title: `Tiles compared with the ring, ${ranks} ranks, ${by} (published: ${theirs})`,
+    title: `Tiles compared with the ring, ${ranks} ranks, ${by} (published: ${publishedSummary})`,
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },

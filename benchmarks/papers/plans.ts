@@ -16,7 +16,7 @@ export interface Comparison {
 }
 
 /** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
-const close = 1.3;
+const maxEstimateRatio = 1.3;
 const simulatedPlans = 3;
 
 /**
@@ -27,31 +27,31 @@ export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, publishedPlans } = comparison;
   const profile = createProfile(cluster);
   const { ranksPerNode } = profile;
-  const size = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
-  const { ranking } = plan({ ...problem, ...size, mask: masks.causal(), profile, simulate: 1 });
-  const timed = (kind: string, way: MeshStrategy): TimedStrategy => {
-    const record = recordProblem(way, problem);
+  const nodeSizes = { nodes: ranks / ranksPerNode, gpusPerNode: ranksPerNode };
+  const { ranking } = plan({ ...problem, ...nodeSizes, mask: masks.causal(), profile, simulate: 1 });
+  const timeStrategy = (kind: string, meshStrategy: MeshStrategy): TimedStrategy => {
+    const record = recordProblem(meshStrategy, problem);
     const { both, betweenNodes } = countVolumes(record, ranksPerNode);
     const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
     return {
       kind,
-      ...way,
+      ...meshStrategy,
       ...simulateTiming(record, profile),
       sent: both.bytes,
       betweenNodes: betweenNodes.bytes,
       peak,
     };
   };
-  const bestOf = (kind: string, from: readonly RankedStrategy[]): TimedStrategy =>
-    from
-      .filter(({ seconds }) => seconds <= close * from[0]!.seconds)
-      .map(({ name, mesh, strategy }) => timed(kind, { name, mesh, backend: strategy }))
-      .toSorted((one, other) => one.seconds - other.seconds)[0]!;
-  const ring = timed("ring attention", ringStrategy(ranks));
-  const usual = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
-  const baseline = bestOf("strongest ulysses × ring", usual);
-  const best = bestOf("our best", ranking.slice(0, simulatedPlans));
-  const rows = [ring, ...publishedPlans.map((way) => timed("the paper's", way)), baseline, best];
+  const selectFastest = (kind: string, rankedStrategies: readonly RankedStrategy[]): TimedStrategy =>
+    rankedStrategies
+      .filter(({ seconds }) => seconds <= maxEstimateRatio * rankedStrategies[0]!.seconds)
+      .map(({ name, mesh, strategy }) => timeStrategy(kind, { name, mesh, backend: strategy }))
+      .toSorted((first, second) => first.seconds - second.seconds)[0]!;
+  const ring = timeStrategy("ring attention", ringStrategy(ranks));
+  const combinedPlans = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
+  const baseline = selectFastest("strongest ulysses × ring", combinedPlans);
+  const bestStrategy = selectFastest("our best", ranking.slice(0, simulatedPlans));
+  const rows = [ring, ...publishedPlans.map((way) => timeStrategy("the paper's", way)), baseline, bestStrategy];
   return createTable(
     comparison,
     rows.map((row) => createRow(row, ring, baseline)),
@@ -88,10 +88,10 @@ function createRow(
 
 function createTable({ id, title, problem, cluster: { topology, bandwidth } }: Comparison, rows: Table["rows"]): Table {
   const { numHeads, numKvHeads = numHeads, headDim, tokens } = problem;
-  const where = `${topology.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
+  const clusterName = `${topology.name}, ${(bandwidth / 1e9).toFixed(1)} GB/s`;
   return {
     id,
-    title: `${title}: ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}, ${tokens} tokens; ${where}`,
+    title: `${title}: ${numHeads} heads, ${numKvHeads} KV heads of ${headDim}, ${tokens} tokens; ${clusterName}`,
     columns: [
       { key: "kind", head: "" },
       { key: "way", head: "way" },

@@ -43,10 +43,10 @@ const colors: readonly ColorPair[] = [
   ["#aa4499", "#e08ad2"],
 ];
 
-const [WIDTH, TOP, EDGE] = [1120, 132, 32];
+const [WIDTH, TOP_MARGIN, EDGE_MARGIN] = [1120, 132, 32];
 /** Of a panel, with its heading and labels; and of its diagram. */
-const [PANEL_WIDTH, PANEL_HEIGHT, LEFT] = [528, 330, 62];
-const [PLOT_WIDTH, PLOT_HEIGHT] = [PANEL_WIDTH - LEFT - 20, PANEL_HEIGHT - 74];
+const [PANEL_WIDTH, PANEL_HEIGHT, LEFT_MARGIN] = [528, 330, 62];
+const [PLOT_WIDTH, PLOT_HEIGHT] = [PANEL_WIDTH - LEFT_MARGIN - 20, PANEL_HEIGHT - 74];
 
 /** Draws the rows of the table `ranks`, JSON lines: a line for each strategy in each of four diagrams. */
 export function rankChart(jsonLines: string): string {
@@ -58,27 +58,27 @@ export function rankChart(jsonLines: string): string {
   const title = "Context parallelism strategies on 16 to 1 024 ranks";
   const subtitle =
     "Predictions for one attention call, forward and backward: 1 048 576 tokens, no mask, 32 heads, 8 KV heads of size 128, bfloat16.";
-  const drawn = panels.map((panel, i) => {
-    const place = `translate(${EDGE + (i % 2) * PANEL_WIDTH} ${TOP + Math.floor(i / 2) * PANEL_HEIGHT})`;
-    return `<g transform="${place}">\n${drawPanel(panel, rows, strategies)}\n</g>`;
+  const panelSvgs = panels.map((panel, i) => {
+    const panelPosition = `translate(${EDGE_MARGIN + (i % 2) * PANEL_WIDTH} ${TOP_MARGIN + Math.floor(i / 2) * PANEL_HEIGHT})`;
+    return `<g transform="${panelPosition}">\n${drawPanel(panel, rows, strategies)}\n</g>`;
   });
   return chartPage({
     title,
     width: WIDTH,
-    height: TOP + 2 * PANEL_HEIGHT,
+    height: TOP_MARGIN + 2 * PANEL_HEIGHT,
     colors: Object.fromEntries(strategies.map((_, i) => [`s${i}`, colors[i]!])),
     body: [
-      text(EDGE, 40, title, 'font-size="20" font-weight="650"'),
-      text(EDGE, 62, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
+      text(EDGE_MARGIN, 40, title, 'font-size="20" font-weight="650"'),
+      text(EDGE_MARGIN, 62, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
       ...strategies.map((strategy, i) => drawKey(strategy, i)),
-      ...drawn,
+      ...panelSvgs,
     ],
   });
 }
 
 /** What a color and a mark stand for. */
 function drawKey(strategy: string, i: number): string {
-  const [x, y] = [EDGE + i * 150, 92];
+  const [x, y] = [EDGE_MARGIN + i * 150, 92];
   return `<g class="s${i}" stroke="currentColor" fill="currentColor"><path d="M${x} ${y}h24" stroke-width="2"/>${drawMark(i, x + 12, y)}</g>${text(x + 30, y + 4, strategy, 'font-size="12"')}`;
 }
 
@@ -94,24 +94,26 @@ function drawMark(i: number, x: number, y: number): string {
 }
 
 function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], strategies: readonly string[]): string {
-  const shown = rows.filter((row) => value(row) > 0);
+  const visibleRows = rows.filter((row) => value(row) > 0);
   const x = logScale(
-    shown.map(({ ranks }) => ranks),
-    [LEFT, LEFT + PLOT_WIDTH],
+    visibleRows.map(({ ranks }) => ranks),
+    [LEFT_MARGIN, LEFT_MARGIN + PLOT_WIDTH],
   );
-  const y = logScale(shown.map(value), [26 + PLOT_HEIGHT, 26]);
+  const y = logScale(visibleRows.map(value), [26 + PLOT_HEIGHT, 26]);
   const faint = 'font-size="11" class="faint" fill="currentColor"';
-  const across = y.ticks.map((tick) => {
+  const gridLines = y.ticks.map((tick) => {
     const at = y.at(tick);
     return (
-      `<path d="M${LEFT} ${formatCoordinate(at)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
-      text(LEFT - 8, at + 4, format(tick), `text-anchor="end" ${faint}`)
+      `<path d="M${LEFT_MARGIN} ${formatCoordinate(at)}h${PLOT_WIDTH}" class="rule" stroke="currentColor"/>` +
+      text(LEFT_MARGIN - 8, at + 4, format(tick), `text-anchor="end" ${faint}`)
     );
   });
-  const counts = [...new Set(shown.map(({ ranks }) => ranks))];
-  const below = counts.map((ranks) => text(x.at(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faint}`));
+  const counts = [...new Set(visibleRows.map(({ ranks }) => ranks))];
+  const rankLabels = counts.map((ranks) =>
+    text(x.at(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faint}`),
+  );
   const lines = strategies.map((strategy, i) => {
-    const points = shown.filter((row) => row.strategy === strategy);
+    const points = visibleRows.filter((row) => row.strategy === strategy);
     const path = points.map((row) => `${formatCoordinate(x.at(row.ranks))} ${formatCoordinate(y.at(value(row)))}`);
     const marks = points.map((row) =>
       tooltip(`${strategy}, ${row.ranks} ranks: ${format(value(row))}`, drawMark(i, x.at(row.ranks), y.at(value(row)))),
@@ -119,8 +121,10 @@ function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], 
     const line = `<path d="M${path.join("L")}" fill="none" stroke="currentColor" stroke-width="2"/>`;
     return points.length === 0 ? "" : `<g class="s${i}" fill="currentColor">${line}${marks.join("")}</g>`;
   });
-  const unit = text(LEFT + PLOT_WIDTH, PLOT_HEIGHT + 62, "ranks", `text-anchor="end" ${faint}`);
-  return [text(0, 12, heading, 'font-size="14" font-weight="600"'), ...across, ...below, unit, ...lines].join("\n");
+  const unit = text(LEFT_MARGIN + PLOT_WIDTH, PLOT_HEIGHT + 62, "ranks", `text-anchor="end" ${faint}`);
+  return [text(0, 12, heading, 'font-size="14" font-weight="600"'), ...gridLines, ...rankLabels, unit, ...lines].join(
+    "\n",
+  );
 }
 
 interface LogScale {

@@ -23,24 +23,25 @@ const networks = {
 /** What is compared, by the names in the chart, on some number of ranks, a power of two; undefined where it has too many. */
 export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
   ring: (ranks) => ringStrategy(ranks),
-  "double ring": (ranks) => nested("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),
+  "double ring": (ranks) =>
+    createNested("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),
   Attention2D: (ranks) => tileStrategy(tileShape(ranks), "fused"),
   "Mesh-Attention": (ranks) => tileStrategy(tileShape(ranks), "overlapped"),
   ulysses: (ranks) =>
     ranks > problem.numHeads ? undefined : { name: "ulysses", mesh: { sp: ranks }, backend: ulysses() },
   "ulysses × ring": (ranks) =>
-    nested("ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), ranks, "head"),
+    createNested("ulysses × ring", ulysses({ axis: "head", inner: ring({ axis: "seq" }) }), ranks, "head"),
   "ulysses × mesh2d": (ranks) => {
     const [columns, rows] = tileShape(ranks / RANKS_PER_NODE);
-    const inner = mesh2d({ axis: "seq", shape: [rows, columns] });
-    return nested("ulysses × mesh2d", ulysses({ axis: "head", inner }), ranks, "head");
+    const innerMesh = mesh2d({ axis: "seq", shape: [rows, columns] });
+    return createNested("ulysses × mesh2d", ulysses({ axis: "head", inner: innerMesh }), ranks, "head");
   },
 };
 
 /** One way within nodes, along the axis of that name, and another between them, along `seq`. */
 // oxlint-disable-next-line max-params -- its name, what it is, and on what
-function nested(name: string, backend: MeshStrategy["backend"], ranks: number, within: string): MeshStrategy {
-  return { name, mesh: { seq: ranks / RANKS_PER_NODE, [within]: RANKS_PER_NODE }, backend };
+function createNested(name: string, backend: MeshStrategy["backend"], ranks: number, innerAxis: string): MeshStrategy {
+  return { name, mesh: { seq: ranks / RANKS_PER_NODE, [innerAxis]: RANKS_PER_NODE }, backend };
 }
 
 /** Chunks of queries × of keys, as near to a square as powers of two allow: queries, the wider ones here, are the fewer. */
@@ -53,8 +54,8 @@ function tileShape(ranks: number): readonly [number, number] {
 export function rankTable(rankCounts: readonly number[], sizes: Problem = problem): Table {
   const rows = Object.entries(rankStrategies).flatMap(([strategy, on]) =>
     rankCounts.flatMap((ranks) => {
-      const way = on(ranks);
-      return way ? [{ strategy, ranks, ...evaluate(way, sizes) }] : [];
+      const meshStrategy = on(ranks);
+      return meshStrategy ? [{ strategy, ranks, ...evaluate(meshStrategy, sizes) }] : [];
     }),
   );
   const { tokens, numHeads, numKvHeads, headDim } = { numKvHeads: sizes.numHeads, ...sizes };
@@ -84,7 +85,7 @@ function evaluate({ backend, mesh }: MeshStrategy, sizes: Problem): Table["rows"
   return {
     ...{ fast: fast.seconds, fastWaits: fast.waitShare, slow: slow.seconds, slowWaits: slow.waitShare },
     ...{ sent: both.bytes / 1e9, betweenNodes: betweenNodes.bytes / 1e9 },
-    peak: record.ranks.reduce((most, { peakBytes }) => Math.max(most, peakBytes), 0) / 1e9,
+    peak: record.ranks.reduce((maxBytes, { peakBytes }) => Math.max(maxBytes, peakBytes), 0) / 1e9,
   };
 }
 

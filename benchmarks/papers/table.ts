@@ -18,16 +18,18 @@ export interface Table {
 /** A heading and a table of GitHub's Markdown. */
 export function markdown({ title, columns, rows }: Table): string {
   const line = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
-  const rule = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
+  const separators = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
   const body = rows.map((row) => line(columns.map((column) => formatCell(row[column.key], column.format))));
-  return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(rule), ...body].join("\n");
+  return [`### ${title}`, "", line(columns.map(({ head }) => head)), line(separators), ...body].join("\n");
 }
 
 /** One JSON object a row; numbers to four digits: more would claim a precision that no model has. */
 export function jsonLines({ id, rows }: Table): string {
-  const short = (cell: Cell) => (typeof cell === "number" ? Number(cell.toPrecision(4)) : cell);
-  const plain = rows.map((row) => Object.fromEntries(Object.entries(row).map(([key, cell]) => [key, short(cell)])));
-  return plain.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
+  const roundCell = (cell: Cell) => (typeof cell === "number" ? Number(cell.toPrecision(4)) : cell);
+  const roundedRows = rows.map((row) =>
+    Object.fromEntries(Object.entries(row).map(([key, cell]) => [key, roundCell(cell)])),
+  );
+  return roundedRows.map((row) => JSON.stringify({ table: id, ...row })).join("\n");
 }
 
 function formatCell(cell: Cell, as: Column["format"]): string {

@@ -42,7 +42,7 @@ export function formatSaving(value: number, reference: number): number {
 }
 
 /** Chunks in one pass each way. */
-export interface Passes {
+export interface ChunksPerPass {
   readonly forward: number;
   readonly backward: number;
 }
@@ -50,12 +50,12 @@ export interface Passes {
 /** By the papers' analysis: all messages of one width, statistics left out; g query heads share a KV head. */
 export const formulas = {
   /** Gradients go home after p − 1 hops, ours; `hops` p is what the papers' ring takes. */
-  ring: (p: number, g: number, hops: number = p - 1): Passes => ({
+  ring: (p: number, g: number, hops: number = p - 1): ChunksPerPass => ({
     forward: (2 / g) * (p - 1),
     backward: (2 / g) * (p - 1) + (2 / g) * hops,
   }),
   /** A tile of a chunks of queries and b of keys; Attention2D also transposes the grid, `transpose` 1. */
-  tileStrategy: ([a, b]: readonly [number, number], g: number, transpose: 0 | 1 = 0): Passes => ({
+  tileStrategy: ([a, b]: readonly [number, number], g: number, transpose: 0 | 1 = 0): ChunksPerPass => ({
     forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * transpose,
     backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * transpose,
   }),

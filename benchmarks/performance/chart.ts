@@ -37,13 +37,13 @@ export function barChart(groups: readonly Group[], options: ChartOptions): strin
     text(32, 36, title, 'font-size="20" font-weight="650"'),
     text(32, 58, subtitle, 'font-size="13" class="faint" fill="currentColor"'),
   ];
-  const bottoms = [80, 80];
+  const columnBottoms = [80, 80];
   for (const group of groups) {
-    const column = bottoms[0]! <= bottoms[1]! ? 0 : 1;
-    body.push(drawGroup(group, { x: column * COLUMN, y: bottoms[column]! }, options));
-    bottoms[column]! += 40 + group.bars.length * (BAR_HEIGHT + 3);
+    const column = columnBottoms[0]! <= columnBottoms[1]! ? 0 : 1;
+    body.push(drawGroup(group, { x: column * COLUMN, y: columnBottoms[column]! }, options));
+    columnBottoms[column]! += 40 + group.bars.length * (BAR_HEIGHT + 3);
   }
-  const [width, height] = [2 * COLUMN + 20, Math.max(...bottoms) + 10];
+  const [width, height] = [2 * COLUMN + 20, Math.max(...columnBottoms) + 10];
   return chartPage({ title, width, height, colors, body });
 }
 
@@ -56,7 +56,7 @@ function drawGroup({ heading, bars }: Group, { x, y }: Position, { limit, marks,
   const scale = (COLUMN - LABEL_WIDTH - 80) / limit;
   const top = y + 14,
     height = bars.length * (BAR_HEIGHT + 3);
-  const drawn = bars.map(({ label, value }, i) => {
+  const barSvgs = bars.map(({ label, value }, i) => {
     const at = top + i * (BAR_HEIGHT + 3);
     const length = Math.min(value, limit) * scale;
     const color = value >= marks[0]! ? "met" : "missed";
@@ -78,5 +78,5 @@ function drawGroup({ heading, bars }: Group, { x, y }: Position, { limit, marks,
     const at = x + LABEL_WIDTH + mark * scale;
     return `<path d="M${at.toFixed(1)} ${top - 3}V${top + height}" class="mark" stroke="currentColor" stroke-dasharray="3 2"/>`;
   });
-  return [text(x + 32, y + 4, heading, 'font-size="14" font-weight="600"'), ...drawn, ...lines].join("\n");
+  return [text(x + 32, y + 4, heading, 'font-size="14" font-weight="600"'), ...barSvgs, ...lines].join("\n");
 }

@@ -15,9 +15,9 @@ interface Machine {
   readonly name: string;
 }
 
-const [givenPath, givenName = "own"] = process.argv.slice(2);
-const machines: readonly Machine[] = givenPath
-  ? [{ path: givenPath, name: givenName }]
+const [resultsPath, machineName = "own"] = process.argv.slice(2);
+const machines: readonly Machine[] = resultsPath
+  ? [{ path: resultsPath, name: machineName }]
   : [
       { path: `${results}/2026-11-23-cpu.jsonl`, name: "sapphire-rapids" },
       { path: `${results}/2026-11-24-cpu-zen5.jsonl`, name: "zen5" },
@@ -39,21 +39,21 @@ const readRows = (path: string): ResultRow[] =>
 /** Finds rows of cases that begin so; what follows are their labels. */
 type GroupOf = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
 
-function groupsOf(rows: readonly ResultRow[]): GroupOf {
+function createGroupOf(rows: readonly ResultRow[]): GroupOf {
   return (heading, prefix, field) => {
-    const chosen = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
-    return { heading, bars: chosen.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
+    const matchingRows = rows.filter((row) => row.case.startsWith(prefix) && row[field] !== undefined);
+    return { heading, bars: matchingRows.map((row) => ({ label: row.case.slice(prefix.length), value: row[field]! })) };
   };
 }
 
 const ratio = (value: number): string => `${value.toFixed(2)} ×`;
-const percent = (value: number): string => `${(value * 100).toFixed(0)} %`;
+const formatPercent = (value: number): string => `${(value * 100).toFixed(0)} %`;
 
 const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
 const attention = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
-function drawPeers(groupOf: GroupOf): string {
+function drawBaselines(groupOf: GroupOf): string {
   const groups = [
     ...attention.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
     ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
@@ -91,13 +91,13 @@ function drawLimits(groupOf: GroupOf): string {
         "Share of the peak vector throughput (above 100 %: tile registers), or of the read bandwidth for the same working set.",
       limit: 1.5,
       marks: [0.8, 1],
-      format: percent,
+      format: formatPercent,
     },
   );
 }
 
 for (const { path, name } of machines) {
-  const groupOf = groupsOf(readRows(path));
-  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawPeers(groupOf));
+  const groupOf = createGroupOf(readRows(path));
+  writeFileSync(`${root}docs/images/performance-peers-${name}.svg`, drawBaselines(groupOf));
   writeFileSync(`${root}docs/images/performance-limits-${name}.svg`, drawLimits(groupOf));
 }

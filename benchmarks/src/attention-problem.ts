@@ -75,7 +75,7 @@ export class AttentionRun implements Disposable {
   }
 
   async #forward(): Promise<{ begin: number; end: number }> {
-    const begin = await this.#start();
+    const begin = await this.#synchronizeStart();
     using _ = mosaic.attention(this.#ctx, ...this.#operands, this.#options);
     await this.#ctx.device.stream.synchronize();
     return { begin, end: now() };
@@ -83,7 +83,7 @@ export class AttentionRun implements Disposable {
 
   async #backward(): Promise<{ begin: number; end: number }> {
     using out = mosaic.attention(this.#ctx, ...this.#operands, this.#options);
-    const begin = await this.#start();
+    const begin = await this.#synchronizeStart();
     out.backward(this.#dOut);
     await this.#ctx.device.stream.synchronize();
     const end = now();
@@ -94,7 +94,7 @@ export class AttentionRun implements Disposable {
     return { begin, end };
   }
 
-  async #start(): Promise<number> {
+  async #synchronizeStart(): Promise<number> {
     this.#ctx.world.barrier().wait();
     await this.#ctx.device.stream.synchronize();
     return now();

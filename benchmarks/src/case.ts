@@ -7,23 +7,23 @@ export function waitUntilIdle(): Promise<void> {
 }
 
 /** What one case found: numbers for `--json`, a sentence for people. */
-export interface Row {
+export interface ResultRow {
   readonly case: string;
   readonly numbers: Readonly<Record<string, number>>;
   readonly text: string;
 }
 
 /** How hard to try: the machine is noisy, and more repetitions see more of its quiet moments. */
-export interface Effort {
+export interface MeasurementEffort {
   readonly repetitions: number;
   /** A Python that has PyTorch. */
   readonly python?: string | undefined;
 }
 
 /** Something to measure. One run may give several rows, but all their names are known before. */
-export interface Case {
+export interface BenchmarkCase {
   readonly names: readonly string[];
-  run(effort: Effort): Promise<readonly Row[]>;
+  run(effort: MeasurementEffort): Promise<readonly ResultRow[]>;
 }
 
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
@@ -31,6 +31,6 @@ export const now = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 export function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b);
-  const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+  const middleIndex = Math.floor(sorted.length / 2);
+  return sorted.length % 2 === 1 ? sorted[middleIndex]! : (sorted[middleIndex - 1]! + sorted[middleIndex]!) / 2;
 }

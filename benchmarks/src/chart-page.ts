@@ -21,7 +21,8 @@ export interface ChartPage {
 /** A whole SVG document, light or dark as the reader's other pages are. */
 export function chartPage({ title, width, height, colors, body }: ChartPage): string {
   const classes = Object.entries({ ink, paper, faint, rule, ...colors });
-  const styles = (which: 0 | 1): string => classes.map(([name, pair]) => `.${name}{color:${pair[which]}}`).join("");
+  const styles = (schemeIndex: 0 | 1): string =>
+    classes.map(([name, pair]) => `.${name}{color:${pair[schemeIndex]}}`).join("");
   const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
   const style = `font-family="system-ui, sans-serif" class="ink" fill="currentColor" role="img" aria-label="${escape(title)}"`;
   return `${[

@@ -13,44 +13,48 @@ for (const operation of operations) {
   await report(operation, 4 * world.size * 2, 500);
   await report(operation, largeBytes, 4);
 }
-using from = mosaic.zeros(ctx, [largeBytes / 4]);
+using sendBuffer = mosaic.zeros(ctx, [largeBytes / 4]);
 using to = mosaic.zeros(ctx, [largeBytes / 4]);
-print({ operation: "copy", bytes: largeBytes, seconds: await minSeconds(() => ctx.device.kernels.copy(to, from), 4) });
+print({
+  operation: "copy",
+  bytes: largeBytes,
+  seconds: await minSeconds(() => ctx.device.kernels.copy(to, sendBuffer), 4),
+});
 
 /** Times `count` calls in a row on tensors of `bytes` in all. */
 async function report(operation: Operation, bytes: number, count: number): Promise<void> {
-  using whole = mosaic.ones(ctx, [bytes / 4]);
-  using other = mosaic.ones(ctx, [bytes / 4]);
-  using part = mosaic.ones(ctx, [bytes / 4 / world.size]);
+  using fullBuffer = mosaic.ones(ctx, [bytes / 4]);
+  using receiveBuffer = mosaic.ones(ctx, [bytes / 4]);
+  using shardBuffer = mosaic.ones(ctx, [bytes / 4 / world.size]);
   const post: Readonly<Record<Operation, () => Work>> = {
     sendRecv: () => {
-      const right = (world.rank + 1) % world.size;
-      const left = (world.rank + world.size - 1) % world.size;
+      const rightRank = (world.rank + 1) % world.size;
+      const leftRank = (world.rank + world.size - 1) % world.size;
       return world.sendRecv([
-        { tensor: whole, to: right },
-        { tensor: other, from: left },
+        { tensor: fullBuffer, to: rightRank },
+        { tensor: receiveBuffer, from: leftRank },
       ]);
     },
-    allGather: () => world.allGather(whole, part),
-    reduceScatter: () => world.reduceScatter(part, whole),
-    allReduce: () => world.allReduce(whole, "mean"),
-    allToAll: () => world.allToAll(other, whole),
+    allGather: () => world.allGather(fullBuffer, shardBuffer),
+    reduceScatter: () => world.reduceScatter(shardBuffer, fullBuffer),
+    allReduce: () => world.allReduce(fullBuffer, "mean"),
+    allToAll: () => world.allToAll(receiveBuffer, fullBuffer),
   };
   print({ operation, bytes, seconds: await minSeconds(() => post[operation]().wait(), count) });
 }
 
 /** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
-async function minSeconds(call: () => void, count: number): Promise<number> {
-  let least = Number.POSITIVE_INFINITY;
+async function minSeconds(runCall: () => void, count: number): Promise<number> {
+  let minimum = Number.POSITIVE_INFINITY;
   for (let i = 0; i <= repetitions; i++) {
     world.barrier().wait();
     await ctx.device.stream.synchronize();
     const begin = now();
-    for (let j = 0; j < count; j++) call();
+    for (let j = 0; j < count; j++) runCall();
     await ctx.device.stream.synchronize();
-    if (i > 0) least = Math.min(least, (now() - begin) / count);
+    if (i > 0) minimum = Math.min(minimum, (now() - begin) / count);
   }
-  return least;
+  return minimum;
 }
 
 function print(timing: Timing): void {

@@ -1,4 +1,4 @@
-import type { Case, Row } from "./case.ts";
+import type { BenchmarkCase, ResultRow } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
 const RANKS = 2;
@@ -27,7 +27,7 @@ const SMALL_MESSAGE_BYTES = 16;
  * Collectives between two processes. Small: time of a call in a chain of calls, each waiting for the one before on the
  * compute stream, the host for none. Large: bytes of the tensor over time, beside a plain copy of as many in memory.
  */
-export const collectiveCases: readonly Case[] = [
+export const collectiveCases: readonly BenchmarkCase[] = [
   {
     names: operations.flatMap((operation) => [
       formatName(operation, SMALL_MESSAGE_BYTES),
@@ -46,7 +46,7 @@ function formatName(operation: string, bytes: number): string {
   return `collectives.${RANKS}.${operation}.${bytes < MIB ? `${bytes}B` : `${bytes / MIB}MiB`}`;
 }
 
-function createRow({ operation, bytes, seconds }: Timing, copySeconds: number): Row {
+function createRow({ operation, bytes, seconds }: Timing, copySeconds: number): ResultRow {
   const name = formatName(operation, bytes);
   if (bytes < MIB) {
     const microseconds = seconds * 1e6;

@@ -52,21 +52,21 @@ export class DecodeRun implements Disposable {
 
   constructor(ctx: mosaic.Context, problem: DecodeModelProblem) {
     const { numLayers, numKvHeads, numHeads, embedDim, batch, length, dtype } = problem;
-    const headSize = embedDim / numHeads;
-    const positions = new nn.RotaryEmbedding(headSize);
+    const headDim = embedDim / numHeads;
+    const positions = new nn.RotaryEmbedding(headDim);
     this.#ctx = ctx;
     this.#problem = problem;
     this.#blocks = Array.from({ length: numLayers }, () => new Block(ctx, problem, positions));
     const maxTokens = batch * (length + STEPS);
-    this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headSize, maxTokens, dtype });
+    this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headSize: headDim, maxTokens, dtype });
     this.#sequences = Array.from({ length: batch }, () => this.#cache.createSequence());
     // The same on every rank.
     this.#x = mosaic.randn(ctx, [batch, 1, embedDim], { dtype, seed: 1, stream: 1 });
     const chunk = 1024;
-    for (let from = 0; from < length; from += chunk) {
-      const rows = Math.min(chunk, length - from);
+    for (let start = 0; start < length; start += chunk) {
+      const rows = Math.min(chunk, length - start);
       for (let layer = 0; layer < numLayers; layer++) {
-        using kv = mosaic.randn(ctx, [batch, numKvHeads, rows, headSize], { dtype, seed: 1, stream: layer });
+        using kv = mosaic.randn(ctx, [batch, numKvHeads, rows, headDim], { dtype, seed: 1, stream: layer });
         this.#cache.layer(layer, this.#sequences).append(kv, kv);
       }
     }
@@ -75,7 +75,8 @@ export class DecodeRun implements Disposable {
   /** Enqueues one step. */
   step(): void {
     const { length } = this.#problem;
-    if (this.#sequences[0]!.length === length + STEPS) for (const each of this.#sequences) each.truncate(length);
+    if (this.#sequences[0]!.length === length + STEPS)
+      for (const sequence of this.#sequences) sequence.truncate(length);
     const out = mosaic.noGrad(() =>
       mosaic.scope(() => {
         let y = this.#x;
@@ -92,7 +93,7 @@ export class DecodeRun implements Disposable {
 
   [Symbol.dispose](): void {
     this.#cache.dispose();
-    for (const each of this.#blocks) each.dispose();
+    for (const block of this.#blocks) block.dispose();
     this.#x.dispose();
   }
 }

@@ -1,8 +1,8 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
-import { type Case, median, now, waitUntilIdle } from "./case.ts";
+import { type BenchmarkCase, median, now, waitUntilIdle } from "./case.ts";
 import { type DecodeModelProblem, DecodeRun } from "./decode-model.ts";
-import { Peer } from "./peers.ts";
+import { BaselineProcess } from "./peers.ts";
 import { runProcesses } from "./processes.ts";
 import { runAlternating } from "./small-calls.ts";
 
@@ -26,22 +26,25 @@ function formatName({ embedDim, numLayers, numHeads, numKvHeads, batch, length, 
 }
 
 /** A token of each sequence, beside the same model in PyTorch, eager, with a static cache. */
-export const peerDecodeStepCases: readonly Case[] = problems.map((problem) => {
+export const baselineDecodeStepCases: readonly BenchmarkCase[] = problems.map((problem) => {
   const name = `peer-decode-step.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, fileURLToPath(new URL("../peers/decode.py", import.meta.url))], 600);
-      await peer.request({ op: "prepare", problem });
+      using baseline = new BaselineProcess(
+        [python!, fileURLToPath(new URL("../peers/decode.py", import.meta.url))],
+        600,
+      );
+      await baseline.request({ op: "prepare", problem });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new DecodeRun(ctx, problem);
       const step = async (): Promise<void> => {
         run.step();
         await run.synchronize();
       };
-      const { ownSeconds, peerSeconds } = await runAlternating(repetitions, peer, step, STEPS);
-      const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
-      const [milliseconds, peerMilliseconds] = [ownSeconds, peerSeconds].map(
+      const { ownSeconds, baselineSeconds } = await runAlternating(repetitions, baseline, step, STEPS);
+      const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+      const [milliseconds, peerMilliseconds] = [ownSeconds, baselineSeconds].map(
         (seconds) => Math.min(...seconds) * 1e3,
       ) as [number, number];
       return [
@@ -64,7 +67,7 @@ export interface DecodeJob {
 const ranksProblem: DecodeModelProblem = { ...model, numKvHeads: 4, batch: 1, length: 32_768 };
 
 /** Two ranks of one thread, that share the cache, beside one of two threads. */
-export const decodeRanksCases: readonly Case[] = [
+export const decodeRanksCases: readonly BenchmarkCase[] = [
   {
     names: [`decode-ranks.${formatName(ranksProblem)}`],
     async run({ repetitions }) {
@@ -94,12 +97,12 @@ export const decodeRanksCases: readonly Case[] = [
 /** Seconds of the fastest step. */
 export async function timeSteps(ctx: mosaic.Context, { problem, steps }: DecodeJob): Promise<number> {
   using run = new DecodeRun(ctx, problem);
-  let least = Number.POSITIVE_INFINITY;
+  let minSeconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < steps; i++) {
     const begin = now();
     run.step();
     await run.synchronize();
-    least = Math.min(least, now() - begin);
+    minSeconds = Math.min(minSeconds, now() - begin);
   }
-  return least;
+  return minSeconds;
 }

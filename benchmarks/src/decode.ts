@@ -1,7 +1,7 @@
 import * as mosaic from "@mosaic/attention";
 import { readBandwidth } from "@mosaic/attention/planner";
-import { type Case, median, now } from "./case.ts";
-import { onnxScript, Peer, peerRow, type Sample, sampleInTurns, samplePeer, sdpa } from "./peers.ts";
+import { type BenchmarkCase, median, now } from "./case.ts";
+import { onnxScript, BaselineProcess, baselineRow, type Sample, sampleInTurns, sampleBaseline, sdpa } from "./peers.ts";
 
 /** Few queries against many keys, as decoding has them: heads of 128, without a mask. */
 interface DecodeProblem {
@@ -27,17 +27,17 @@ const problems: readonly DecodeProblem[] = (["f32", "bf16"] as const).flatMap((d
 );
 
 /** Against the time that reading the keys and values takes, at what the cores read of as large a working set. */
-export const decodeCases: readonly Case[] = problems.map(decodeCase);
+export const decodeCases: readonly BenchmarkCase[] = problems.map(decodeCase);
 
 /**
  * Beside PyTorch, whose flash backend shares keys among heads by `enable_gqa`; in float32 beside onnxruntime's
  * GroupQueryAttention, whose last queries are causal, and whose cache is updated in place.
  */
-export const peerDecodeCases: readonly Case[] = [
-  ...problems.map((problem) => peerComparisonCase(problem, pytorch(problem))),
+export const baselineDecodeCases: readonly BenchmarkCase[] = [
+  ...problems.map((problem) => baselineComparisonCase(problem, pytorch(problem))),
   ...problems
     .filter(({ dtype }) => dtype === "f32")
-    .map((problem) => peerComparisonCase(problem, onnxRuntime(problem))),
+    .map((problem) => baselineComparisonCase(problem, onnxRuntime(problem))),
 ];
 
 function formatName({ dtype, numHeads, numKvHeads, queries, keys }: DecodeProblem): string {
@@ -57,19 +57,19 @@ function prepare(ctx: mosaic.Context, { dtype, queries, keys, numHeads, numKvHea
   };
 }
 
-function decodeCase(problem: DecodeProblem): Case {
+function decodeCase(problem: DecodeProblem): BenchmarkCase {
   const { dtype, queries, keys, numHeads, numKvHeads } = problem;
   const name = `decode.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions }) {
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      const once = prepare(ctx, problem);
+      const timeOnce = prepare(ctx, problem);
       const bytes = 2 * numKvHeads * keys * HEAD_DIM * dtypes[dtype].bytes;
       const times: { seconds: number; bandwidth: number }[] = [];
       for (let i = 0; i <= repetitions; i++) {
         const bandwidth = readBandwidth(bytes);
-        const seconds = await once();
+        const seconds = await timeOnce();
         if (i > 0) times.push({ seconds, bandwidth });
       }
       const seconds = Math.min(...times.map((time) => time.seconds));
@@ -89,14 +89,14 @@ function decodeCase(problem: DecodeProblem): Case {
 }
 
 /** The two sides of a case: our run, and a process that has prepared the same problem. */
-interface DecodePeer {
+interface DecodeBaseline {
   readonly name: string;
   readonly command: (python: string) => readonly string[];
   readonly request: Readonly<Record<string, unknown>>;
-  readonly sample: (peer: Peer) => (count: number) => Promise<Sample>;
+  readonly sample: (baseline: BaselineProcess) => (count: number) => Promise<Sample>;
 }
 
-function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodePeer {
+function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
   const problem = { batch: 1, numHeads, numKvHeads, queries, n, d: HEAD_DIM };
   return {
     name: "peer-decode",
@@ -106,36 +106,36 @@ function pytorch({ dtype, queries, keys: n, numHeads, numKvHeads }: DecodeProble
       backend: "flash",
       problem: { direction: "forward", dtype, mask: "full", ...problem },
     },
-    sample: (peer) => samplePeer(peer, "flash"),
+    sample: (baseline) => sampleBaseline(baseline, "flash"),
   };
 }
 
-function onnxRuntime({ queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodePeer {
+function onnxRuntime({ queries, keys: n, numHeads, numKvHeads }: DecodeProblem): DecodeBaseline {
   return {
     name: "peer-onnx.decode",
     command: (python) => [python, onnxScript],
     request: { op: "prepare", what: "decode", problem: { numHeads, numKvHeads, queries, n, d: HEAD_DIM } },
-    sample: (peer) => samplePeer(peer),
+    sample: (baseline) => sampleBaseline(baseline),
   };
 }
 
-function peerComparisonCase(problem: DecodeProblem, opponent: DecodePeer): Case {
+function baselineComparisonCase(problem: DecodeProblem, baselineProgram: DecodeBaseline): BenchmarkCase {
   const { queries, keys, numHeads } = problem;
-  const name = `${opponent.name}.${formatName(problem)}`;
+  const name = `${baselineProgram.name}.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer(opponent.command(python!));
-      await peer.request(opponent.request);
+      using baseline = new BaselineProcess(baselineProgram.command(python!));
+      await baseline.request(baselineProgram.request);
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      const once = prepare(ctx, problem);
-      await once();
-      const turns = await sampleInTurns(repetitions, await once(), [once, opponent.sample(peer)]);
+      const timeOnce = prepare(ctx, problem);
+      await timeOnce();
+      const turns = await sampleInTurns(repetitions, await timeOnce(), [timeOnce, baselineProgram.sample(baseline)]);
       const timings = {
-        ownSeconds: turns.map(([own]) => own!.warm),
-        peerSeconds: turns.map(([, other]) => other!.warm),
+        ownSeconds: turns.map(([ownSample]) => ownSample!.warm),
+        baselineSeconds: turns.map(([, baselineSample]) => baselineSample!.warm),
       };
-      return [peerRow(name, 4 * numHeads * queries * keys * HEAD_DIM, timings)];
+      return [baselineRow(name, 4 * numHeads * queries * keys * HEAD_DIM, timings)];
     },
   };
 }

@@ -15,13 +15,13 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 });
   const intervals = [];
-  for (const variant of variants) intervals.push(await takeSteps(variant));
+  for (const variant of variants) intervals.push(await runSteps(variant));
   const reported: FlexRound = { profile, intervals };
   if (round > 0) console.log(JSON.stringify(reported));
 }
 
 /** When two steps began and ended on this rank. */
-function takeSteps(variant: FlexVariant): Promise<{ begin: number; end: number }> {
+function runSteps(variant: FlexVariant): Promise<{ begin: number; end: number }> {
   const mask = maskOf(spec);
   const { backend, placement } = strategyOf(variant, mask, ctx.size);
   const sizes = { length: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;

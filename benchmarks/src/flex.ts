@@ -2,7 +2,7 @@ import { dispatch, flex } from "@mosaic/backend-flex";
 import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { type Profile, record, simulate } from "@mosaic/planner";
-import { type Case, median } from "./case.ts";
+import { type BenchmarkCase, median } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
 export const TOKENS = 16_384;
@@ -56,33 +56,33 @@ export function strategyOf(
  * flex beside the ring, with the same mask, in turns in one run: four ranks on all cores, and two ranks that have a core each, with
  * ten drawn batches of documents, beside what the planner predicts. Ratios are the ring's time divided by flex's.
  */
-export const flexCases: readonly Case[] = [
+export const flexCases: readonly BenchmarkCase[] = [
   ringComparisonCase(4, { kind: "documents", lengths: drawLengths(1) }),
   ringComparisonCase(4, { kind: "window", lengths: [] }),
   ringComparisonCase(4, { kind: "blockCausal", lengths: [] }),
   ...Array.from({ length: BATCHES }, (_, batch) => packedBatchCase(2, batch)),
 ];
 
-function ringComparisonCase(ranks: number, spec: MaskSpec): Case {
+function ringComparisonCase(ranks: number, spec: MaskSpec): BenchmarkCase {
   const name = `flex.${ranks}x1.${spec.kind}`;
   const variants = ["ring", "flex", "flexDispatched"] as const;
   return {
     names: [name],
     async run({ repetitions }) {
       const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: false });
-      const [same, dispatched] = [1, 2].map((contender) => measuredRatio(reported, contender));
+      const [samePlacementRatio, dispatchedRatio] = [1, 2].map((variant) => measuredRatio(reported, variant));
       return [
         {
           case: name,
-          numbers: { vsRing: same!, dispatchedVsRing: dispatched! },
-          text: `${same!.toFixed(3).padStart(7)} × ring with the placement of ring; ${dispatched!.toFixed(3)} × ring with the placement of flex`,
+          numbers: { vsRing: samePlacementRatio!, dispatchedVsRing: dispatchedRatio! },
+          text: `${samePlacementRatio!.toFixed(3).padStart(7)} × ring with the placement of ring; ${dispatchedRatio!.toFixed(3)} × ring with the placement of flex`,
         },
       ];
     },
   };
 }
 
-function packedBatchCase(ranks: number, batch: number): Case {
+function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
   const spec: MaskSpec = { kind: "documents", lengths: drawLengths(batch) };
   const name = `flex.${ranks}x1.batch${batch}`;
   const variants = ["ring", "flexDispatched"] as const;
@@ -90,40 +90,46 @@ function packedBatchCase(ranks: number, batch: number): Case {
     names: [name],
     async run({ repetitions }) {
       const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
-      const measured = measuredRatio(reported, 1);
-      const predicted = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
-      const [longest, count] = [Math.max(...spec.lengths), spec.lengths.length];
+      const measuredSpeedup = measuredRatio(reported, 1);
+      const predictedSpeedup = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
+      const [maxLength, count] = [Math.max(...spec.lengths), spec.lengths.length];
       return [
         {
           case: name,
-          numbers: { measured, predicted, ratio: measured / predicted, documents: count, longest },
-          text: `${measured.toFixed(3).padStart(7)} × ring measured, ${predicted.toFixed(3)} predicted: ${(measured / predicted).toFixed(3)}; ${count} documents, the longest of ${longest}`,
+          numbers: {
+            measured: measuredSpeedup,
+            predicted: predictedSpeedup,
+            ratio: measuredSpeedup / predictedSpeedup,
+            documents: count,
+            longest: maxLength,
+          },
+          text: `${measuredSpeedup.toFixed(3).padStart(7)} × ring measured, ${predictedSpeedup.toFixed(3)} predicted: ${(measuredSpeedup / predictedSpeedup).toFixed(3)}; ${count} documents, the longest of ${maxLength}`,
         },
       ];
     },
   };
 }
 
-type Reported = readonly (readonly FlexRound[])[];
+type ReportedRounds = readonly (readonly FlexRound[])[];
 
-function runJob(ranks: number, job: FlexJob): Promise<Reported> {
+function runJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
   return runProcesses<FlexRound>("./flex-rank.js", ranks, job);
 }
 
 /** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
-function measuredRatio(reported: Reported, contender: number): number {
-  const seconds = (round: number, which: number): number => {
-    const taken = reported.map((rounds) => rounds[round]!.intervals[which]!);
-    return Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
+function measuredRatio(reported: ReportedRounds, variant: number): number {
+  const seconds = (round: number, variantIndex: number): number => {
+    const intervals = reported.map((rounds) => rounds[round]!.intervals[variantIndex]!);
+    return Math.max(...intervals.map(({ end }) => end)) - Math.min(...intervals.map(({ begin }) => begin));
   };
-  return median(reported[0]!.map((_, round) => seconds(round, 0) / seconds(round, contender)));
+  return median(reported[0]!.map((_, round) => seconds(round, 0) / seconds(round, variant)));
 }
 
 function predictedRatio(spec: MaskSpec, ranks: number, profile: Profile): number {
   const mask = maskOf(spec);
   const sizes = { mesh: { sp: ranks }, tokens: TOKENS, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
   const [ringSeconds, flexSeconds] = (["ring", "flexDispatched"] as const).map(
-    (contender) => simulate(record({ ...sizes, ...strategyOf(contender, mask, ranks), mask }), profile).seconds,
+    (variant) => simulate(record({ ...sizes, ...strategyOf(variant, mask, ranks), mask }), profile).seconds,
   );
   return ringSeconds! / flexSeconds!;
 }
@@ -136,9 +142,9 @@ function drawLengths(seed: number): number[] {
     return (state + 0.5) / 2 ** 32;
   };
   const lengths: number[] = [];
-  for (let left = TOKENS; left > 0; left -= lengths.at(-1)!) {
+  for (let remaining = TOKENS; remaining > 0; remaining -= lengths.at(-1)!) {
     const normal = Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
-    lengths.push(Math.min(left, Math.max(1, Math.round(Math.exp(LOG_MEAN + LOG_DEVIATION * normal)))));
+    lengths.push(Math.min(remaining, Math.max(1, Math.round(Math.exp(LOG_MEAN + LOG_DEVIATION * normal)))));
   }
   return lengths;
 }

@@ -1,21 +1,21 @@
 import * as mosaic from "@mosaic/attention";
 import { fmaPeak } from "@mosaic/attention/planner";
 import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
-import { type Case, median, now, type Row } from "./case.ts";
+import { type BenchmarkCase, median, now, type ResultRow } from "./case.ts";
 
 const HEADS = 8;
 
 const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
 
 /** Attention on one device with every core, against the peak of its products. */
-export const localCases: readonly Case[] = [
+export const localCases: readonly BenchmarkCase[] = [
   ...attention("forward", "f32"),
   ...attention("backward", "f32"),
   ...attention("forward", "bf16"),
   ...attention("backward", "bf16"),
 ];
 
-function attention(direction: AttentionProblem["direction"], dtype: AttentionProblem["dtype"]): Case[] {
+function attention(direction: AttentionProblem["direction"], dtype: AttentionProblem["dtype"]): BenchmarkCase[] {
   const shapes = [
     { mask: "full", d: 64, n: 8192 },
     { mask: "full", d: 128, n: 8192 },
@@ -29,7 +29,7 @@ function attention(direction: AttentionProblem["direction"], dtype: AttentionPro
   return shapes.map((shape) => localCase({ direction, dtype, numHeads: HEADS, ...shape }));
 }
 
-function localCase(problem: AttentionProblem): Case {
+function localCase(problem: AttentionProblem): BenchmarkCase {
   const name = `local.${formatName(problem)}`;
   return {
     names: [name],
@@ -45,14 +45,14 @@ function localCase(problem: AttentionProblem): Case {
   };
 }
 
-interface Product {
+interface GemmShape {
   readonly m: number;
   readonly n: number;
   readonly k: number;
   readonly dtype: AttentionProblem["dtype"];
 }
 
-const products: readonly Product[] = [
+const products: readonly GemmShape[] = [
   { dtype: "f32", m: 2048, n: 2048, k: 2048 },
   { dtype: "f32", m: 8192, n: 512, k: 512 },
   { dtype: "f32", m: 8192, n: 384, k: 128 },
@@ -62,7 +62,7 @@ const products: readonly Product[] = [
 ];
 
 /** Matrix products, as linear layers call them. */
-export const gemmCases: readonly Case[] = products.map(({ dtype, m, n, k }) => {
+export const gemmCases: readonly BenchmarkCase[] = products.map(({ dtype, m, n, k }) => {
   const name = `gemm.${dtype}.m${m}.n${n}.k${k}`;
   return {
     names: [name],
@@ -85,19 +85,19 @@ export const gemmCases: readonly Case[] = products.map(({ dtype, m, n, k }) => {
 /** One repetition: how long it took, and what the machine could do right before, in GFLOP/s. */
 interface TimeWithPeak {
   readonly seconds: number;
-  readonly peak: number;
+  readonly peakGflops: number;
 }
 
-/** Runs `once` again and again, each time after a probe of the machine; the first run only warms up. */
+/** Runs `timeOnce` again and again, each time after a probe of the machine; the first run only warms up. */
 async function timesWithPeak(
   repetitions: number,
   dtype: keyof typeof dtypes,
-  once: () => Promise<number>,
+  timeOnce: () => Promise<number>,
 ): Promise<readonly TimeWithPeak[]> {
-  await once();
+  await timeOnce();
   const times: TimeWithPeak[] = [];
   for (let i = 0; i < repetitions; i++) {
-    times.push({ peak: fmaPeak(undefined, dtypes[dtype]), seconds: await once() });
+    times.push({ peakGflops: fmaPeak(undefined, dtypes[dtype]), seconds: await timeOnce() });
   }
   return times;
 }
@@ -106,14 +106,14 @@ async function timesWithPeak(
  * Throughput against the peak of products on vector registers: of bfloat16 of dot products, where the machine has them. `share` compares the best run with the best probe:
  * others' load only ever slows either down. `medianShare` is the median over pairs of a run and the probe before it.
  */
-export function peakRow(name: string, flops: number, times: readonly TimeWithPeak[]): Row {
+export function peakRow(name: string, flops: number, times: readonly TimeWithPeak[]): ResultRow {
   const gflops = flops / Math.min(...times.map(({ seconds }) => seconds)) / 1e9;
-  const peak = Math.max(...times.map((time) => time.peak));
-  const share = gflops / peak;
-  const medianShare = median(times.map((time) => flops / time.seconds / 1e9 / time.peak));
+  const peakGflops = Math.max(...times.map((time) => time.peakGflops));
+  const share = gflops / peakGflops;
+  const medianShare = median(times.map((time) => flops / time.seconds / 1e9 / time.peakGflops));
   return {
     case: name,
-    numbers: { gflops, peak, share, medianShare },
-    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(share * 100).toFixed(1).padStart(5)} % of the peak (${peak.toFixed(0)}), median ${(medianShare * 100).toFixed(1)} %`,
+    numbers: { gflops, peak: peakGflops, share, medianShare },
+    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(share * 100).toFixed(1).padStart(5)} % of the peak (${peakGflops.toFixed(0)}), median ${(medianShare * 100).toFixed(1)} %`,
   };
 }

@@ -1,14 +1,14 @@
 import { parseArgs } from "node:util";
-import type { Case, Effort, Row } from "./case.ts";
+import type { BenchmarkCase, MeasurementEffort, ResultRow } from "./case.ts";
 import { collectiveCases } from "./collectives.ts";
-import { decodeCases, peerDecodeCases } from "./decode.ts";
-import { decodeRanksCases, peerDecodeStepCases } from "./decode-step.ts";
+import { decodeCases, baselineDecodeCases } from "./decode.ts";
+import { decodeRanksCases, baselineDecodeStepCases } from "./decode-step.ts";
 import { flexCases } from "./flex.ts";
 import { gemmCases, localCases } from "./local.ts";
-import { peerCases } from "./peers.ts";
-import { peerErrorCases } from "./peers-errors.ts";
-import { peerLinearCases } from "./peers-linear.ts";
-import { peerRingCases } from "./peers-ring.ts";
+import { baselineCases } from "./peers.ts";
+import { baselineErrorCases } from "./peers-errors.ts";
+import { baselineLinearCases } from "./peers-linear.ts";
+import { baselineRingCases } from "./peers-ring.ts";
 import { predictionCases } from "./prediction.ts";
 import { proofCases } from "./proof.ts";
 import { ringCases } from "./ring.ts";
@@ -25,7 +25,7 @@ const help = `Measures Mosaic on this machine, relative to the machine's limits 
   --list          prints the names of the cases
   -h, --help      show this help`;
 
-const cases: readonly Case[] = [
+const cases: readonly BenchmarkCase[] = [
   ...localCases,
   ...ringCases,
   ...flexCases,
@@ -38,36 +38,39 @@ const cases: readonly Case[] = [
 ];
 
 /** What needs PyTorch beside us. */
-const peerOnlyCases: readonly Case[] = [
-  ...peerCases,
-  ...peerErrorCases,
-  ...peerDecodeCases,
-  ...peerDecodeStepCases,
-  ...peerLinearCases,
-  ...peerRingCases,
+const baselineOnlyCases: readonly BenchmarkCase[] = [
+  ...baselineCases,
+  ...baselineErrorCases,
+  ...baselineDecodeCases,
+  ...baselineDecodeStepCases,
+  ...baselineLinearCases,
+  ...baselineRingCases,
   ...smallCallCases,
 ];
 
 process.exitCode = await main(process.argv.slice(2));
 
 async function main(args: string[]): Promise<number> {
-  const options = read(args);
+  const options = parseOptions(args);
   if (options === undefined) return 2;
   if (options.help) console.log(help);
   if (options.help) return 0;
-  const wanted = (name: string): boolean => options.filter.some((text) => name.includes(text));
-  const chosen = [...cases, ...(options.python ? peerOnlyCases : [])].filter(({ names }) => names.some(wanted));
-  if (chosen.length === 0) {
+  const matchesFilter = (name: string): boolean => options.filter.some((text) => name.includes(text));
+  const selectedCases = [...cases, ...(options.python ? baselineOnlyCases : [])].filter(({ names }) =>
+    names.some(matchesFilter),
+  );
+  if (selectedCases.length === 0) {
     console.error(
       `--filter ${options.filter.join()}: no case matches; --list prints all names, with --python also those of PyTorch cases`,
     );
     return 2;
   }
-  if (options.list) for (const name of chosen.flatMap(({ names }) => names).filter(wanted)) console.log(name);
+  if (options.list)
+    for (const name of selectedCases.flatMap(({ names }) => names).filter(matchesFilter)) console.log(name);
   if (options.list) return 0;
-  const effort: Effort = { repetitions: options.quick ? 2 : 7, python: options.python };
-  for (const each of chosen) {
-    for (const row of (await each.run(effort)).filter((one) => wanted(one.case))) {
+  const effort: MeasurementEffort = { repetitions: options.quick ? 2 : 7, python: options.python };
+  for (const benchmarkCase of selectedCases) {
+    for (const row of (await benchmarkCase.run(effort)).filter((resultRow) => matchesFilter(resultRow.case))) {
       console.log(options.json ? json(row) : `${row.case.padEnd(44)}${row.text}`);
     }
   }
@@ -83,7 +86,7 @@ interface Options {
   readonly help: boolean;
 }
 
-function read(args: string[]): Options | undefined {
+function parseOptions(args: string[]): Options | undefined {
   const flag = { type: "boolean", default: false } as const;
   try {
     const { values } = parseArgs({
@@ -105,7 +108,7 @@ function read(args: string[]): Options | undefined {
 }
 
 /** Four digits: more would only repeat the noise. */
-function json({ case: name, numbers }: Row): string {
-  const rounded = Object.entries(numbers).map(([key, value]) => [key, Number(value.toPrecision(4))]);
-  return JSON.stringify({ case: name, ...Object.fromEntries(rounded) });
+function json({ case: name, numbers }: ResultRow): string {
+  const roundedNumbers = Object.entries(numbers).map(([key, value]) => [key, Number(value.toPrecision(4))]);
+  return JSON.stringify({ case: name, ...Object.fromEntries(roundedNumbers) });
 }

@@ -1,7 +1,7 @@
 import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
-import { type Case, type Row } from "./case.ts";
-import { Peer, PeerUnsupportedError, sdpa } from "./peers.ts";
+import { type BenchmarkCase, type ResultRow } from "./case.ts";
+import { BaselineProcess, BaselineUnsupportedError, sdpa } from "./peers.ts";
 
 const [ROWS, HEAD_DIM] = [192, 64];
 
@@ -14,16 +14,16 @@ interface ErrorProblem {
   readonly hiddenKeys?: readonly number[];
 }
 
-const [small, hiddenKeys] = [1e-39, [7, 100, 191]];
-const isAlwaysVisible = (): boolean => true;
+const [denormal, hiddenKeys] = [1e-39, [7, 100, 191]];
+const allVisible = (): boolean => true;
 
 const problems: readonly ErrorProblem[] = [
-  { name: "normal", scale: { q: 1, k: 1, v: 1 }, visible: isAlwaysVisible },
+  { name: "normal", scale: { q: 1, k: 1, v: 1 }, visible: allVisible },
   { name: "causal", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => key <= query },
   // Scores of some ±10⁴.
-  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, visible: isAlwaysVisible },
+  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, visible: allVisible },
   { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => query % 3 > 0 && key <= query },
-  { name: "denormal", scale: { q: small, k: small, v: small }, visible: isAlwaysVisible },
+  { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, visible: allVisible },
   { name: "nan-unseen", scale: { q: 1, k: 1, v: 1 }, visible: (_, key) => !hiddenKeys.includes(key), hiddenKeys },
 ];
 
@@ -32,24 +32,25 @@ const results = ["out", "dq", "dk", "dv"] as const;
 type Results = Readonly<Record<(typeof results)[number], ArrayLike<number>>>;
 
 /** Errors against float64 beside PyTorch's, of the same numbers. */
-export const peerErrorCases: readonly Case[] = problems.flatMap((problem) =>
+export const baselineErrorCases: readonly BenchmarkCase[] = problems.flatMap((problem) =>
   (["f32", "bf16"] as const).map((dtype) => errorCase(problem, dtype)),
 );
 
-function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): Case {
+function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): BenchmarkCase {
   const name = `peer-errors.${dtype}.${problem.name}`;
   return {
     names: [name],
     async run({ python }) {
-      using peer = new Peer([python!, sdpa, "--device", "cpu"]);
+      using baseline = new BaselineProcess([python!, sdpa, "--device", "cpu"]);
       const operands = drawOperands(problem, dtype);
       const expected = reference(problem, operands);
-      const ours = await computeAttention(problem, operands, dtype);
-      const theirs = await attendByPeer(peer, problem, { ...operands, dtype });
+      const ownResult = await computeAttention(problem, operands, dtype);
+      const baselineResult = await attendByBaseline(baseline, problem, { ...operands, dtype });
       const numbers: Record<string, number> = {};
       for (const result of results) {
-        numbers[result] = relativeError(ours[result], expected[result]);
-        if (theirs !== null) numbers[`peer_${result}`] = relativeError(theirs[result], expected[result]);
+        numbers[result] = relativeError(ownResult[result], expected[result]);
+        if (baselineResult !== null)
+          numbers[`peer_${result}`] = relativeError(baselineResult[result], expected[result]);
       }
       return [errorRow(name, numbers)];
     },
@@ -65,7 +66,7 @@ interface Operands {
 
 function drawOperands({ scale, hiddenKeys = [] }: ErrorProblem, dtype: keyof typeof dtypes): Operands {
   const draw = (seed: number, factor: number): Float64Array =>
-    rounded(
+    roundTo(
       normals(ROWS * HEAD_DIM, seed).map((x) => x * factor),
       dtype,
     );
@@ -77,13 +78,13 @@ function drawOperands({ scale, hiddenKeys = [] }: ErrorProblem, dtype: keyof typ
 }
 
 /** To nearest, ties to even; denormals stay. */
-function rounded(values: Float64Array, dtype: keyof typeof dtypes): Float64Array {
-  const narrow = Float32Array.from(values);
+function roundTo(values: Float64Array, dtype: keyof typeof dtypes): Float64Array {
+  const float32Values = Float32Array.from(values);
   if (dtype === "bf16") {
-    const bits = new Uint32Array(narrow.buffer);
-    for (const [i, each] of bits.entries()) bits[i] = (each + 0x7fff + ((each >>> 16) & 1)) & 0xffff0000;
+    const bits = new Uint32Array(float32Values.buffer);
+    for (const [i, word] of bits.entries()) bits[i] = (word + 0x7fff + ((word >>> 16) & 1)) & 0xffff0000;
   }
-  return Float64Array.from(narrow);
+  return Float64Array.from(float32Values);
 }
 
 function reference({ visible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
@@ -116,24 +117,24 @@ async function computeAttention(
 }
 
 /** Null if none of PyTorch's backends takes it. */
-async function attendByPeer(
-  peer: Peer,
+async function attendByBaseline(
+  baseline: BaselineProcess,
   { visible }: ErrorProblem,
   { q, k, v, dOut, dtype }: Operands & { readonly dtype: string },
 ): Promise<Results | null> {
   const encode = (values: Float64Array): string => Buffer.from(Float32Array.from(values).buffer).toString("base64");
   const pairs = Uint8Array.from({ length: ROWS * ROWS }, (_, i) => Number(visible(Math.floor(i / ROWS), i % ROWS)));
-  const rest = { n: ROWS, d: HEAD_DIM, dtype, visible: Buffer.from(pairs).toString("base64") };
-  const operands = { q: encode(q), k: encode(k), v: encode(v), dOut: encode(dOut), ...rest };
+  const requestFields = { n: ROWS, d: HEAD_DIM, dtype, visible: Buffer.from(pairs).toString("base64") };
+  const operands = { q: encode(q), k: encode(k), v: encode(v), dOut: encode(dOut), ...requestFields };
   try {
-    const answer = await peer.request<Record<string, string>>({ op: "attend", backend: "flash", operands });
+    const response = await baseline.request<Record<string, string>>({ op: "attend", backend: "flash", operands });
     const decoded = results.map((result) => {
-      const bytes = Buffer.from(answer[result]!, "base64");
+      const bytes = Buffer.from(response[result]!, "base64");
       return [result, new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4)] as const;
     });
     return Object.fromEntries(decoded) as unknown as Results;
   } catch (error) {
-    if (error instanceof PeerUnsupportedError) return null;
+    if (error instanceof BaselineUnsupportedError) return null;
     throw error;
   }
 }
@@ -148,8 +149,8 @@ function relativeError(x: ArrayLike<number>, reference: ArrayLike<number>): numb
   return Math.sqrt(norm === 0 ? difference : difference / norm);
 }
 
-function errorRow(name: string, numbers: Record<string, number>): Row {
-  const show = (prefix: string): string =>
+function errorRow(name: string, numbers: Record<string, number>): ResultRow {
+  const formatErrors = (prefix: string): string =>
     results.map((result) => `${result} ${(numbers[`${prefix}${result}`] ?? NaN).toExponential(1)}`).join(", ");
-  return { case: name, numbers, text: `ours: ${show("")}   PyTorch: ${show("peer_")}` };
+  return { case: name, numbers, text: `ours: ${formatErrors("")}   PyTorch: ${formatErrors("peer_")}` };
 }

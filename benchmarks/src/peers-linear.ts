@@ -1,6 +1,6 @@
 import * as mosaic from "@mosaic/attention";
-import { type Case } from "./case.ts";
-import { onnxScript, Peer, peerRow } from "./peers.ts";
+import { type BenchmarkCase } from "./case.ts";
+import { onnxScript, BaselineProcess, baselineRow } from "./peers.ts";
 import { runAlternating, script } from "./small-calls.ts";
 
 /** x [m,k] by weight [n,k]; `gelu`: with bias and gelu, which is one kernel of ours. */
@@ -19,7 +19,7 @@ const shapes = [
 ] as const;
 
 /** Linear layers beside PyTorch's, in turns; in float32 and without an epilogue beside onnxruntime's, too. */
-export const peerLinearCases: readonly Case[] = [
+export const baselineLinearCases: readonly BenchmarkCase[] = [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
     shapes.flatMap((shape) => [false, true].map((gelu) => linearCase("peer-", { dtype, gelu, ...shape }, script))),
   ),
@@ -27,33 +27,33 @@ export const peerLinearCases: readonly Case[] = [
 ];
 
 /** Runs of a turn: the first finds threads asleep, the best of them is reported. */
-const RUNS = 5;
+const RUNS_PER_TURN = 5;
 
-function linearCase(prefix: string, problem: LinearProblem, peerScript: string): Case {
+function linearCase(prefix: string, problem: LinearProblem, baselineScript: string): BenchmarkCase {
   const { dtype: short, m, n, k, gelu } = problem;
   const name = `${prefix}linear${gelu ? "-gelu" : ""}.${short}.m${m}.n${n}.k${k}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, peerScript]);
-      await peer.request({ op: "prepare", what: "linear", problem });
+      using baseline = new BaselineProcess([python!, baselineScript]);
+      await baseline.request({ op: "prepare", what: "linear", problem });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const dtype = short === "f32" ? "float32" : "bfloat16";
       using x = mosaic.randn(ctx, [m, k], { dtype });
       // As initial weights are: large results would make denormal numbers of gelu.
-      using drawn = mosaic.randn(ctx, [n, k], { dtype });
-      using weight = drawn.scale(k ** -0.5);
+      using unscaledWeight = mosaic.randn(ctx, [n, k], { dtype });
+      using weight = unscaledWeight.scale(k ** -0.5);
       using bias = mosaic.randn(ctx, [n], { dtype });
       const timings = await runAlternating(
         repetitions,
-        peer,
+        baseline,
         () => {
           using _ = gelu ? x.linear(weight, bias, "gelu") : x.linear(weight);
           return ctx.device.stream.synchronize();
         },
-        RUNS,
+        RUNS_PER_TURN,
       );
-      return [peerRow(name, 2 * m * n * k, timings)];
+      return [baselineRow(name, 2 * m * n * k, timings)];
     },
   };
 }

@@ -2,17 +2,17 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { connectStore, type Store } from "@mosaic/launcher";
-import { Peer } from "./peers.ts";
+import { BaselineProcess } from "./peers.ts";
 import { AttentionRun } from "./attention-problem.ts";
-import type { PeerRingJob } from "./peers-ring.ts";
+import type { BaselineRingJob } from "./peers-ring.ts";
 import { waitUntilIdle } from "./case.ts";
 import type { RingTiming } from "./ring.ts";
 
-const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as PeerRingJob;
+const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as BaselineRingJob;
 const rank = Number(process.env["RANK"]);
 
 await using store = await connectStore();
-await (rank === ranks ? runPeer(store) : compute(store));
+await (rank === ranks ? runBaseline(store) : compute(store));
 
 /** Turn 0 warms up and is not reported. */
 function report(turn: number, reported: RingTiming): void {
@@ -32,14 +32,14 @@ async function compute(shared: Store): Promise<void> {
   }
 }
 
-async function runPeer(shared: Store): Promise<void> {
+async function runBaseline(shared: Store): Promise<void> {
   const script = fileURLToPath(new URL("../peers/ring.py", import.meta.url));
-  using peer = new Peer([python, script, "--ranks", String(ranks)], 600);
-  await peer.request({ op: "prepare", problem });
+  using baseline = new BaselineProcess([python, script, "--ranks", String(ranks)], 600);
+  await baseline.request({ op: "prepare", problem });
   for (let turn = 0; turn <= turns; turn++) {
-    await shared.wait(Array.from({ length: ranks }, (_, other) => `ring ${turn} ${other}`));
+    await shared.wait(Array.from({ length: ranks }, (_, otherRank) => `ring ${turn} ${otherRank}`));
     await waitUntilIdle();
-    report(turn, await peer.request<RingTiming>({ op: "run" }));
+    report(turn, await baseline.request<RingTiming>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }
 }

@@ -1,6 +1,6 @@
 import { type AttentionProblem, countFlops, formatName } from "./attention-problem.ts";
-import type { Case } from "./case.ts";
-import { peerRow } from "./peers.ts";
+import type { BenchmarkCase } from "./case.ts";
+import { baselineRow } from "./peers.ts";
 import { runProcesses } from "./processes.ts";
 import { type RingJob, secondsTogether, type RingTiming } from "./ring.ts";
 
@@ -8,7 +8,7 @@ const RANKS = 2;
 const HEADS = 4;
 
 /** The arguments of the processes. */
-export interface PeerRingJob extends RingJob {
+export interface BaselineRingJob extends RingJob {
   readonly python: string;
 }
 
@@ -26,18 +26,18 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
  * Two ranks of one thread each, as real processes, beside the ring that one writes with PyTorch: its kernels, and gloo between
  * the processes (`peers/ring.py`). They take turns.
  */
-export const peerRingCases: readonly Case[] = problems.map((shape) => {
+export const baselineRingCases: readonly BenchmarkCase[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
   const name = `peer-ring.${RANKS}x1.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      const job: PeerRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
+      const job: BaselineRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
       // One process more than ranks: the last drives PyTorch's.
       const reported = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
-      const peerSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
+      const baselineSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
       const ownSeconds = secondsTogether(reported.slice(0, -1));
-      return [peerRow(name, countFlops(problem), { ownSeconds, peerSeconds })];
+      return [baselineRow(name, countFlops(problem), { ownSeconds, baselineSeconds })];
     },
   };
 });

@@ -4,7 +4,7 @@ import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
-import { type Case, median, waitUntilIdle, type Row } from "./case.ts";
+import { type BenchmarkCase, median, waitUntilIdle, type ResultRow } from "./case.ts";
 
 /** The peer as it is run where PyTorch is. */
 export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
@@ -13,16 +13,16 @@ export const sdpa: string = fileURLToPath(new URL("../peers/sdpa.py", import.met
 export const onnxScript: string = fileURLToPath(new URL("../peers/onnx_runtime.py", import.meta.url));
 
 /** The peer refused a request: it has no such backend for the problem, or no memory. */
-export class PeerUnsupportedError extends Error {}
+export class BaselineUnsupportedError extends Error {}
 
 /** A process that answers each JSON line with one. One question at a time. */
-export class Peer implements Disposable {
+export class BaselineProcess implements Disposable {
   readonly #process: ChildProcessByStdio<Writable, Readable, null>;
   readonly #lines: Interface;
   readonly #name: string;
   readonly #timeout: number;
-  #waiting: { resolve(line: string): void; reject(error: Error): void } | undefined;
-  #ended: string | undefined;
+  #pendingRequest: { resolve(line: string): void; reject(error: Error): void } | undefined;
+  #exitReason: string | undefined;
 
   /** Starts `command`. A question that takes longer than `timeout` seconds ends it. */
   constructor(command: readonly string[], timeout = 60) {
@@ -38,49 +38,49 @@ export class Peer implements Disposable {
   }
 
   get hasEnded(): boolean {
-    return this.#ended !== undefined;
+    return this.#exitReason !== undefined;
   }
 
   /** @throws PeerUnsupportedError if it answers with an error; Error if it is gone or takes too long. */
   async request<T>(message: Readonly<Record<string, unknown>>): Promise<T> {
     const line = await this.#exchangeLine(JSON.stringify(message));
-    const answer = JSON.parse(line) as T & { error?: string };
-    if (answer.error !== undefined) throw new PeerUnsupportedError(answer.error);
-    return answer;
+    const response = JSON.parse(line) as T & { error?: string };
+    if (response.error !== undefined) throw new BaselineUnsupportedError(response.error);
+    return response;
   }
 
   #exchangeLine(message: string): Promise<string> {
-    if (this.#ended !== undefined) return Promise.reject(this.#exitError());
+    if (this.#exitReason !== undefined) return Promise.reject(this.#exitError());
     return new Promise((resolve, reject) => {
-      const limit = setTimeout(() => this.#process.kill("SIGKILL"), this.#timeout * 1000);
-      const settle = <T>(then: (value: T) => void) => {
+      const killTimer = setTimeout(() => this.#process.kill("SIGKILL"), this.#timeout * 1000);
+      const settleRequest = <T>(callback: (value: T) => void) => {
         return (value: T) => {
-          clearTimeout(limit);
-          this.#waiting = undefined;
-          then(value);
+          clearTimeout(killTimer);
+          this.#pendingRequest = undefined;
+          callback(value);
         };
       };
-      this.#waiting = { resolve: settle(resolve), reject: settle(reject) };
+      this.#pendingRequest = { resolve: settleRequest(resolve), reject: settleRequest(reject) };
       this.#process.stdin.write(`${message}\n`);
     });
   }
 
   #receiveLine(line: string): void {
     // What libraries print is no answer.
-    if (line.startsWith("{")) this.#waiting?.resolve(line);
+    if (line.startsWith("{")) this.#pendingRequest?.resolve(line);
   }
 
   #reject(reason: string): void {
-    this.#ended ??= reason;
-    this.#waiting?.reject(this.#exitError());
+    this.#exitReason ??= reason;
+    this.#pendingRequest?.reject(this.#exitError());
   }
 
   #exitError(): Error {
-    return new Error(`peer process ${this.#name}: ${this.#ended}`);
+    return new Error(`peer process ${this.#name}: ${this.#exitReason}`);
   }
 
   [Symbol.dispose](): void {
-    if (this.#ended === undefined) this.#process.stdin.end(`${JSON.stringify({ op: "quit" })}\n`);
+    if (this.#exitReason === undefined) this.#process.stdin.end(`${JSON.stringify({ op: "quit" })}\n`);
   }
 }
 
@@ -97,37 +97,39 @@ const shapes = [512, 1024, 2048, 4096, 8192].flatMap((n) =>
 const tableRows = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as const;
 
 /** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
-export const peerCases: readonly Case[] = (["forward", "backward"] as const).flatMap((direction) => [
+export const baselineCases: readonly BenchmarkCase[] = (["forward", "backward"] as const).flatMap((direction) => [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
-    shapes.map((shape) => peerCase({ direction, dtype, numHeads: HEADS, ...shape })),
+    shapes.map((shape) => baselineCase({ direction, dtype, numHeads: HEADS, ...shape })),
   ),
-  peerCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
+  baselineCase({ direction, dtype: "f32", ...tableRows }, ["flash", "math"]),
 ]);
 
 /** Beside the fastest of PyTorch's backends. */
-function peerCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): Case {
+function baselineCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): BenchmarkCase {
   const name = `peer.${formatName(problem)}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
+      using baseline = new BaselineProcess([python!, sdpa, "--device", "cpu"], TIMEOUT_SECONDS);
       for (const backend of backends) {
-        await peer.request({ op: "prepare", backend, problem: { batch: 1, ...problem } });
+        await baseline.request({ op: "prepare", backend, problem: { batch: 1, ...problem } });
       }
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
-      const once = async (): Promise<number> => {
+      const timeOnce = async (): Promise<number> => {
         const { begin, end } = await run.runOnce();
         return end - begin;
       };
-      const sides = [once, ...backends.map((backend) => samplePeer(peer, backend))] as const;
-      const turns = await sampleInTurns(repetitions, await once(), sides);
-      const timings = (which: keyof Sample): PairedTimings => ({
-        ownSeconds: turns.map(([own]) => own![which]),
-        peerSeconds: turns.map(([, ...others]) => Math.min(...others.map((other) => other[which]))),
+      const samplers = [timeOnce, ...backends.map((backend) => sampleBaseline(baseline, backend))] as const;
+      const turns = await sampleInTurns(repetitions, await timeOnce(), samplers);
+      const timings = (sampleKind: keyof Sample): PairedTimings => ({
+        ownSeconds: turns.map(([ownSample]) => ownSample![sampleKind]),
+        baselineSeconds: turns.map(([, ...peerSamples]) =>
+          Math.min(...peerSamples.map((sample) => sample[sampleKind])),
+        ),
       });
-      const row = peerRow(name, countFlops(problem), timings("warm"));
-      const { vsPeer: coldVsPeer } = peerRow(name, 1, timings("cold")).numbers;
+      const row = baselineRow(name, countFlops(problem), timings("warm"));
+      const { vsPeer: coldVsPeer } = baselineRow(name, 1, timings("cold")).numbers;
       return [{ ...row, numbers: { ...row.numbers, coldVsPeer: coldVsPeer! } }];
     },
   };
@@ -140,10 +142,10 @@ export interface Sample {
 }
 
 /** The peer's turn; PyTorch has several backends. */
-export function samplePeer(peer: Peer, backend?: string): (count: number) => Promise<Sample> {
+export function sampleBaseline(baseline: BaselineProcess, backend?: string): (count: number) => Promise<Sample> {
   return async (count) => {
-    const answer = await peer.request<{ first: number; seconds: number[] }>({ op: "sample", backend, count });
-    return { cold: answer.first, warm: median(answer.seconds) };
+    const response = await baseline.request<{ first: number; seconds: number[] }>({ op: "sample", backend, count });
+    return { cold: response.first, warm: median(response.seconds) };
   };
 }
 
@@ -154,21 +156,21 @@ const ROUND_SECONDS = 0.05;
 export async function sampleInTurns(
   repetitions: number,
   seconds: number,
-  [ownRun, ...peers]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
+  [ownRun, ...baselines]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
 ): Promise<Sample[][]> {
   const count = Math.max(1, Math.min(20, Math.round(ROUND_SECONDS / seconds)));
-  const own = async (): Promise<Sample> => {
+  const sampleOwn = async (): Promise<Sample> => {
     const cold = await ownRun();
-    const all: number[] = [];
-    for (let i = 0; i < count; i++) all.push(await ownRun());
-    return { cold, warm: median(all) };
+    const warmSeconds: number[] = [];
+    for (let i = 0; i < count; i++) warmSeconds.push(await ownRun());
+    return { cold, warm: median(warmSeconds) };
   };
   const turns: Sample[][] = [];
   for (let turn = 0; turn <= repetitions; turn++) {
     const samples: Sample[] = [];
-    for (const side of [own, ...peers]) {
+    for (const takeSample of [sampleOwn, ...baselines]) {
       await waitUntilIdle();
-      samples.push(await side(count));
+      samples.push(await takeSample(count));
     }
     if (turn > 0) turns.push(samples);
   }
@@ -178,18 +180,18 @@ export async function sampleInTurns(
 /** Seconds of each turn. */
 export interface PairedTimings {
   readonly ownSeconds: readonly number[];
-  readonly peerSeconds: readonly number[];
+  readonly baselineSeconds: readonly number[];
 }
 
 /** How many times as fast we are, as the median over neighbouring turns, and best against best. */
-export function peerRow(name: string, flops: number, { ownSeconds, peerSeconds }: PairedTimings): Row {
-  const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
-  const bestVsPeer = Math.min(...peerSeconds) / Math.min(...ownSeconds);
+export function baselineRow(name: string, flops: number, { ownSeconds, baselineSeconds }: PairedTimings): ResultRow {
+  const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  const bestVsPeer = Math.min(...baselineSeconds) / Math.min(...ownSeconds);
   const rate = flops / Math.min(...ownSeconds) / 1e9;
-  const peerRate = flops / Math.min(...peerSeconds) / 1e9;
+  const baselineRate = flops / Math.min(...baselineSeconds) / 1e9;
   return {
     case: name,
-    numbers: { vsPeer, bestVsPeer, rate, peerRate },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${rate.toFixed(0)} and ${peerRate.toFixed(0)} GFLOP/s`,
+    numbers: { vsPeer, bestVsPeer, rate, peerRate: baselineRate },
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${rate.toFixed(0)} and ${baselineRate.toFixed(0)} GFLOP/s`,
   };
 }

@@ -2,7 +2,7 @@ import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import type { AttentionBackend } from "@mosaic/core";
 import { type Profile, record, simulate } from "@mosaic/planner";
-import { type Case, median, type Row } from "./case.ts";
+import { type BenchmarkCase, median, type ResultRow } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
 export const DTYPE = "float32";
@@ -41,7 +41,7 @@ const lengths = [1024, 2048, 4096, 8192];
  * The planner's prediction against the clock: ranks of one thread each, real processes, calibrate and take steps in turns, so
  * that both see the same machine. Nothing of the steps goes into the prediction.
  */
-export const predictionCases: readonly Case[] = [2, 4].flatMap((ranks) =>
+export const predictionCases: readonly BenchmarkCase[] = [2, 4].flatMap((ranks) =>
   lengths.map((n) => {
     const problems: readonly StepProblem[] = [
       { backend: "ring", n },
@@ -71,14 +71,14 @@ interface RoundTiming {
 /** Steps last from when the first rank begins until the last ends. */
 function groupByRound(reported: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
   return reported[0]!.map(({ profile }, round) => {
-    const taken = reported.map((rounds) => rounds[round]!.intervals[problem]!);
-    const seconds = Math.max(...taken.map(({ end }) => end)) - Math.min(...taken.map(({ begin }) => begin));
+    const intervals = reported.map((rounds) => rounds[round]!.intervals[problem]!);
+    const seconds = Math.max(...intervals.map(({ end }) => end)) - Math.min(...intervals.map(({ begin }) => begin));
     return { profile, seconds: seconds / steps };
   });
 }
 
 /** The median over rounds: what the machine was like in a round is in both of its sides. */
-function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTiming[]): Row {
+function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTiming[]): ResultRow {
   const run = record({
     backend: backends[problem.backend](),
     mesh: { sp: ranks },
@@ -89,12 +89,12 @@ function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTim
   });
   const predictions = turns.map(({ profile }) => simulate(run, profile).seconds);
   const measurements = turns.map(({ seconds }) => seconds);
-  const [predicted, measured] = [median(predictions), median(measurements)];
+  const [predictedSeconds, measuredSeconds] = [median(predictions), median(measurements)];
   const ratio = median(predictions.map((seconds, i) => seconds / measurements[i]!));
   const milliseconds = (seconds: number): string => `${(1e3 * seconds).toFixed(1).padStart(8)} ms`;
   return {
     case: formatName(ranks, problem),
-    numbers: { predicted, measured, ratio },
-    text: `${milliseconds(predicted)} predicted ${milliseconds(measured)} measured   ratio ${ratio.toFixed(3)}`,
+    numbers: { predicted: predictedSeconds, measured: measuredSeconds, ratio },
+    text: `${milliseconds(predictedSeconds)} predicted ${milliseconds(measuredSeconds)} measured   ratio ${ratio.toFixed(3)}`,
   };
 }

@@ -5,14 +5,14 @@ import { count, prove, record } from "@mosaic/planner";
 import { HEAD_DIM, HEADS, KV_HEADS, type ProofMask, type ProofTimes, proofs, TOKENS } from "./proof.ts";
 
 const [strategy, mask, ranks] = process.argv.slice(2);
-const { mesh: whole, backend } = proofs[strategy!]!;
-const mesh = ranks === undefined ? whole : { sp: Number(ranks) };
+const { mesh: fullMesh, backend } = proofs[strategy!]!;
+const mesh = ranks === undefined ? fullMesh : { sp: Number(ranks) };
 const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
 const maskAndPlacement = createMaskAndPlacement(mask as ProofMask);
 
-const [run, recordSeconds] = timed(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
-const [{ total: violations }, proveSeconds] = timed(() => prove(run));
-const [, countSeconds] = timed(() => count(run));
+const [run, recordSeconds] = timeCall(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
+const [{ total: violations }, proveSeconds] = timeCall(() => prove(run));
+const [, countSeconds] = timeCall(() => count(run));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
 const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
@@ -39,20 +39,20 @@ function createMaskAndPlacement(name: ProofMask): { readonly mask: Mask; readonl
 /** Many short documents and few long ones, of 64 to 16 448 tokens: the same every time. */
 function documentLengths(): number[] {
   const lengths: number[] = [];
-  let [left, state] = [TOKENS, 12_345];
-  while (left > 0) {
+  let [remaining, state] = [TOKENS, 12_345];
+  while (remaining > 0) {
     state = (state * 1_103_515_245 + 12_345) % 2 ** 31;
-    const length = Math.min(left, 64 + Math.floor(16_384 * (state / 2 ** 31) ** 3));
+    const length = Math.min(remaining, 64 + Math.floor(16_384 * (state / 2 ** 31) ** 3));
     lengths.push(length);
-    left -= length;
+    remaining -= length;
   }
   return lengths;
 }
 
 /** What it gives, and the seconds that all threads of this process computed. */
-function timed<T>(body: () => T): readonly [T, number] {
+function timeCall<T>(call: () => T): readonly [T, number] {
   const before = process.cpuUsage();
-  const result = body();
+  const result = call();
   const { user, system } = process.cpuUsage(before);
   return [result, (user + system) / 1e6];
 }

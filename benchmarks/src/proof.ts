@@ -7,7 +7,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import type { AttentionBackend, Coordinate } from "@mosaic/core";
 import { composed, hierarchical } from "@mosaic/strategies";
-import type { Case, Row } from "./case.ts";
+import type { BenchmarkCase, ResultRow } from "./case.ts";
 
 /** What is proved: a strategy, and a mesh of a thousand ranks for it. */
 export interface ProofProblem {
@@ -68,7 +68,7 @@ export interface ProofTimes {
  * The planner on 1 024 ranks of every strategy: seconds of CPU that it takes to record, prove and count them, each in a
  * process of its own. These are no ratios: compare them only on one machine.
  */
-export const proofCases: readonly Case[] = Object.keys(proofs).flatMap((strategy) =>
+export const proofCases: readonly BenchmarkCase[] = Object.keys(proofs).flatMap((strategy) =>
   proofMasks
     .filter((mask) => strategy === "flex" || mask === "full" || mask === "causal")
     .map((mask) => ({
@@ -90,9 +90,9 @@ function formatName(strategy: string, mask: ProofMask): string {
   return `proof.1024.${strategy}.${mask}`;
 }
 
-function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): Row {
+function createRow(name: string, { record, prove, count, gigabytes, violations }: ProofTimes): ResultRow {
   const seconds = record + prove + count;
-  const parts = [record, prove, count].map((part) => part.toFixed(1)).join(" + ");
-  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${parts}), ${gigabytes.toFixed(1)} GB, ${violations} faults`;
+  const secondsText = [record, prove, count].map((partSeconds) => partSeconds.toFixed(1)).join(" + ");
+  const text = `${seconds.toFixed(1).padStart(6)} s of CPU (${secondsText}), ${gigabytes.toFixed(1)} GB, ${violations} faults`;
   return { case: name, numbers: { seconds, record, prove, count, gigabytes, faults: violations }, text };
 }

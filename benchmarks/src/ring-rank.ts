@@ -22,22 +22,22 @@ using run = new AttentionRun(ctx, problem, isSingleProcess ? mosaic.local() : mo
 
 // Turn 0 warms up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
-  const timing = isSingleProcess ? await runAlone(store, turn) : await runTogether(store, turn);
+  const timing = isSingleProcess ? await runSingle(store, turn) : await runRing(store, turn);
   if (turn > 0) console.log(JSON.stringify(timing));
 }
 
 /** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
-async function runTogether(store: Store, turn: number): Promise<RingTiming> {
+async function runRing(store: Store, turn: number): Promise<RingTiming> {
   if (turn > 0) await store.wait([`alone ${turn - 1}`]);
   const timing = await run.runOnce();
   await store.set(`ring ${turn} ${rank}`, "");
   return timing;
 }
 
-async function runAlone(store: Store, turn: number): Promise<RingTiming> {
+async function runSingle(store: Store, turn: number): Promise<RingTiming> {
   await store.wait(Array.from({ length: ranks }, (_, rank) => `ring ${turn} ${rank}`));
-  const peak = fmaPeak(ranks);
+  const peakGflops = fmaPeak(ranks);
   const timing = await run.runOnce();
   await store.set(`alone ${turn}`, "");
-  return { ...timing, peak };
+  return { ...timing, peakGflops };
 }

@@ -1,5 +1,5 @@
 import { type AttentionProblem, countFlops, formatName } from "./attention-problem.ts";
-import { type Case, median, type Row } from "./case.ts";
+import { type BenchmarkCase, median, type ResultRow } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
 const RANKS = 2;
@@ -10,7 +10,7 @@ export interface RingTiming {
   readonly begin: number;
   readonly end: number;
   /** Only where the whole machine is used: GFLOP/s of the probe right before. */
-  readonly peak?: number;
+  readonly peakGflops?: number;
 }
 
 /** The arguments of the processes. */
@@ -32,7 +32,7 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
  * Two ranks of one thread each, as real processes, against one process of two threads: the ring's price. They take
  * turns within one run, so that both see the same machine.
  */
-export const ringCases: readonly Case[] = problems.map((shape) => {
+export const ringCases: readonly BenchmarkCase[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
   const name = `ring.${RANKS}x1.${formatName(problem)}`;
   return {
@@ -46,25 +46,25 @@ export const ringCases: readonly Case[] = problems.map((shape) => {
   };
 });
 
-function createRow(name: string, flops: number, reported: readonly (readonly RingTiming[])[]): Row {
-  const alone = reported.at(-1)!.map(({ begin, end }) => end - begin);
-  const together = secondsTogether(reported.slice(0, -1));
-  const vsLocal = median(alone.map((seconds, turn) => seconds / together[turn]!));
-  const bestVsLocal = Math.min(...alone) / Math.min(...together);
-  const seconds = Math.min(...together);
-  const localSeconds = Math.min(...alone);
-  const share = flops / seconds / 1e9 / Math.max(...reported.at(-1)!.map(({ peak }) => peak ?? 0));
+function createRow(name: string, flops: number, reported: readonly (readonly RingTiming[])[]): ResultRow {
+  const singleSeconds = reported.at(-1)!.map(({ begin, end }) => end - begin);
+  const ringSeconds = secondsTogether(reported.slice(0, -1));
+  const vsLocal = median(singleSeconds.map((seconds, turn) => seconds / ringSeconds[turn]!));
+  const bestVsLocal = Math.min(...singleSeconds) / Math.min(...ringSeconds);
+  const seconds = Math.min(...ringSeconds);
+  const localSeconds = Math.min(...singleSeconds);
+  const peakShare = flops / seconds / 1e9 / Math.max(...reported.at(-1)!.map(({ peakGflops: peak }) => peak ?? 0));
   return {
     case: name,
-    numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share },
-    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} × for the fastest runs: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(share * 100).toFixed(1)} % of the FMA peak`,
+    numbers: { vsLocal, bestVsLocal, seconds, localSeconds, share: peakShare },
+    text: `${vsLocal.toFixed(3).padStart(7)} × local     ${bestVsLocal.toFixed(3)} × for the fastest runs: ${seconds.toFixed(2)} s and ${localSeconds.toFixed(2)} s; ${(peakShare * 100).toFixed(1)} % of the FMA peak`,
   };
 }
 
 /** Seconds of each turn that all ranks take together, from the first that begins to the last that ends. */
 export function secondsTogether(ranks: readonly (readonly RingTiming[])[]): readonly number[] {
   return ranks[0]!.map((_, turn) => {
-    const turns = ranks.map((rank) => rank[turn]!);
-    return Math.max(...turns.map(({ end }) => end)) - Math.min(...turns.map(({ begin }) => begin));
+    const rankTimings = ranks.map((rank) => rank[turn]!);
+    return Math.max(...rankTimings.map(({ end }) => end)) - Math.min(...rankTimings.map(({ begin }) => begin));
   });
 }

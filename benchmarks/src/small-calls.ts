@@ -1,20 +1,20 @@
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import * as nn from "@mosaic/attention/nn";
-import { type Case, median, now, type Row, waitUntilIdle } from "./case.ts";
-import { type PairedTimings, Peer } from "./peers.ts";
+import { type BenchmarkCase, median, now, type ResultRow, waitUntilIdle } from "./case.ts";
+import { type PairedTimings, BaselineProcess } from "./peers.ts";
 
 /** The peer of calls, layers and steps. */
 export const script: string = fileURLToPath(new URL("../peers/calls.py", import.meta.url));
 
 /** Calls of a turn: some 50 ms. */
-const CALLS = 50_000;
+const CALLS_PER_TURN = 50_000;
 
 /** Seconds for a turn of the peer. */
 const TIMEOUT_SECONDS = 120;
 
 /** What a call or a step costs beside PyTorch's, in turns. */
-export const smallCallCases: readonly Case[] = [
+export const smallCallCases: readonly BenchmarkCase[] = [
   callCase("add", { grad: false, run: (a, b) => mosaic.add(a, b).dispose() }),
   callCase("add.grad", { grad: true, run: (a, b) => mosaic.add(a, b).dispose() }),
   callCase("mul.grad", { grad: true, run: (a, b) => mosaic.mul(a, b).dispose() }),
@@ -22,25 +22,25 @@ export const smallCallCases: readonly Case[] = [
 ];
 
 /** An operation on 16 elements whose result goes at once. */
-interface Call {
+interface SmallOperation {
   /** Whether a gradient is recorded. */
   readonly grad: boolean;
   run(a: mosaic.Tensor, b: mosaic.Tensor): void;
 }
 
-function callCase(name: string, { grad, run }: Call): Case {
+function callCase(name: string, { grad, run }: SmallOperation): BenchmarkCase {
   const full = `peer-call.${name}.n16`;
   return {
     names: [full],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, script], TIMEOUT_SECONDS);
-      await peer.request({ op: "prepare", what: "call", name, calls: CALLS });
+      using baseline = new BaselineProcess([python!, script], TIMEOUT_SECONDS);
+      await baseline.request({ op: "prepare", what: "call", name, calls: CALLS_PER_TURN });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using a = mosaic.ones(ctx, [16]);
       using b = mosaic.ones(ctx, [16]);
       a.requiresGrad = grad;
-      const timings = await runAlternating(repetitions, peer, () => {
-        for (let i = 0; i < CALLS; i++) run(a, b);
+      const timings = await runAlternating(repetitions, baseline, () => {
+        for (let i = 0; i < CALLS_PER_TURN; i++) run(a, b);
         return ctx.device.stream.synchronize();
       });
       return [callRow(full, timings)];
@@ -52,37 +52,37 @@ function callCase(name: string, { grad, run }: Call): Case {
 // oxlint-disable-next-line max-params -- who, how often, and what
 export async function runAlternating(
   repetitions: number,
-  peer: Peer,
+  baseline: BaselineProcess,
   run: () => Promise<void>,
   runs = 1,
 ): Promise<PairedTimings> {
-  const [ownSeconds, peerSeconds]: [number[], number[]] = [[], []];
+  const [ownSeconds, baselineSeconds]: [number[], number[]] = [[], []];
   for (let i = 0; i <= repetitions; i++) {
     await waitUntilIdle();
     const seconds: number[] = [];
-    for (let each = 0; each < runs; each++) {
+    for (let runIndex = 0; runIndex < runs; runIndex++) {
       const begin = now();
       await run();
       seconds.push(now() - begin);
     }
     await waitUntilIdle();
-    const sample = await peer.request<{ seconds: number[] }>({ op: "sample", count: runs });
+    const sample = await baseline.request<{ seconds: number[] }>({ op: "sample", count: runs });
     if (i === 0) continue;
     ownSeconds.push(Math.min(...seconds));
-    peerSeconds.push(Math.min(...sample.seconds));
+    baselineSeconds.push(Math.min(...sample.seconds));
   }
-  return { ownSeconds, peerSeconds };
+  return { ownSeconds, baselineSeconds };
 }
 
-function ratios({ ownSeconds, peerSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
-  const vsPeer = median(peerSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
-  return { vsPeer, bestVsPeer: Math.min(...peerSeconds) / Math.min(...ownSeconds) };
+function ratios({ ownSeconds, baselineSeconds }: PairedTimings): { vsPeer: number; bestVsPeer: number } {
+  const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
+  return { vsPeer, bestVsPeer: Math.min(...baselineSeconds) / Math.min(...ownSeconds) };
 }
 
-function callRow(name: string, timings: PairedTimings): Row {
+function callRow(name: string, timings: PairedTimings): ResultRow {
   const { vsPeer, bestVsPeer } = ratios(timings);
-  const [microseconds, peerMicroseconds] = [timings.ownSeconds, timings.peerSeconds].map(
-    (seconds) => (Math.min(...seconds) / CALLS) * 1e6,
+  const [microseconds, peerMicroseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
+    (seconds) => (Math.min(...seconds) / CALLS_PER_TURN) * 1e6,
   ) as [number, number];
   return {
     case: name,
@@ -122,21 +122,21 @@ class Block extends mosaic.Module {
 }
 
 /** A training step: forward, backward, AdamW; the model is that of `peers/calls.py`. */
-function stepCase(problem: StepProblem): Case {
+function stepCase(problem: StepProblem): BenchmarkCase {
   const { embedDim, numLayers, batch, tokens } = problem;
   const name = `peer-step.d${embedDim}.l${numLayers}.b${batch}.n${tokens}`;
   return {
     names: [name],
     async run({ repetitions, python }) {
-      using peer = new Peer([python!, script], TIMEOUT_SECONDS);
-      await peer.request({ op: "prepare", what: "step", problem });
+      using baseline = new BaselineProcess([python!, script], TIMEOUT_SECONDS);
+      await baseline.request({ op: "prepare", what: "step", problem });
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const blocks = Array.from({ length: numLayers }, () => new Block(ctx, problem));
       using model = new nn.Sequential(...blocks);
       using optimizer = new nn.AdamW(model, { lr: 1e-3 });
       using x = mosaic.randn(ctx, [batch, tokens, embedDim]);
       using target = mosaic.randn(ctx, [batch, tokens, embedDim]);
-      const timings = await runAlternating(repetitions, peer, () => {
+      const timings = await runAlternating(repetitions, baseline, () => {
         using loss = mosaic.scope(() => nn.mseLoss(ctx, model.forward(x), target));
         loss.backward();
         optimizer.step();
@@ -148,9 +148,9 @@ function stepCase(problem: StepProblem): Case {
   };
 }
 
-function stepRow(name: string, timings: PairedTimings): Row {
+function stepRow(name: string, timings: PairedTimings): ResultRow {
   const { vsPeer, bestVsPeer } = ratios(timings);
-  const [milliseconds, peerMilliseconds] = [timings.ownSeconds, timings.peerSeconds].map(
+  const [milliseconds, peerMilliseconds] = [timings.ownSeconds, timings.baselineSeconds].map(
     (seconds) => Math.min(...seconds) * 1e3,
   ) as [number, number];
   return {

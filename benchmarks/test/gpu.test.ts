@@ -7,10 +7,10 @@ import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Bench, Case, Implementation, Errors, Result } from "../gpu/bench.ts";
-import { compare, gateCase, isCorrect, hasPassedGate } from "../gpu/cases.ts";
+import { compare, gateCase, isCorrect, selectCorrect } from "../gpu/cases.ts";
 import { lowerBound } from "../gpu/report.ts";
 import { timeSteps, MosaicImplementation } from "../gpu/contenders.ts";
-import { Peer, PeerUnsupportedError } from "../src/peers.ts";
+import { BaselineProcess, BaselineUnsupportedError } from "../src/peers.ts";
 import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
 import { Results, runCases, WorkerPool } from "../gpu/run.ts";
 import { relativeDistance, gradientRow, attentionRow } from "../gpu/check-results.ts";
@@ -54,19 +54,19 @@ describe("what is counted", () => {
 
 describe("the peer", () => {
   it("answers line by line, refuses, and is read among what libraries print", async () => {
-    using peer = new Peer(fakePeer);
+    using peer = new BaselineProcess(fakePeer);
     expect(await peer.request({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
-    await expect(peer.request({ op: "prepare", backend: "cudnn" })).rejects.toThrow(PeerUnsupportedError);
+    await expect(peer.request({ op: "prepare", backend: "cudnn" })).rejects.toThrow(BaselineUnsupportedError);
     expect(await peer.request({ op: "release" })).toEqual({});
   });
 
   it("is an error when it dies, cannot be started or takes too long, and stays one", async () => {
-    using dying = new Peer([...fakePeer, "dies"]);
+    using dying = new BaselineProcess([...fakePeer, "dies"]);
     await expect(dying.request({ op: "hello" })).rejects.toThrow("exited with code 3");
     await expect(dying.request({ op: "hello" })).rejects.toThrow("exited with code 3");
-    using absent = new Peer(["no-such-python"]);
+    using absent = new BaselineProcess(["no-such-python"]);
     await expect(absent.request({ op: "hello" })).rejects.toThrow("no-such-python");
-    using hanging = new Peer([...fakePeer, "hangs"], 0.05);
+    using hanging = new BaselineProcess([...fakePeer, "hangs"], 0.05);
     await expect(hanging.request({ op: "hello" })).rejects.toThrow("SIGKILL");
   });
 });
@@ -77,7 +77,7 @@ function contender(name: string, seconds: number, log: string[], refuses = false
     name,
     check: async () => ({ out: 1e-3, dq: 1e-3, dk: 1e-3, dv: name === "wrong" ? Number.NaN : 1e-3 }),
     async prepare() {
-      if (refuses) throw new PeerUnsupportedError("not here");
+      if (refuses) throw new BaselineUnsupportedError("not here");
       return seconds;
     },
     async sample(count) {
@@ -119,7 +119,7 @@ function benchOf(contenders: readonly Implementation[]): Bench {
     effort: { rounds: 1, secondsPerRound: 0, maxRuns: 1, limit: 0 },
     device: "cpu",
     implementations: async () => contenders,
-    peer: () => undefined,
+    baseline: () => undefined,
     close: async () => {},
   };
 }
@@ -128,9 +128,9 @@ describe("the gate", () => {
   it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
-    expect(await hasPassedGate(bench, shape, new Map())).toEqual(new Set(["right"]));
+    expect(await selectCorrect(bench, shape, new Map())).toEqual(new Set(["right"]));
     const kept = new Map<string, Result>([["gate.bf16.full.d64", { case: "x", errors: { kept: {} }, wrong: [] }]]);
-    expect(await hasPassedGate(bench, shape, kept)).toEqual(new Set(["kept"]));
+    expect(await selectCorrect(bench, shape, kept)).toEqual(new Set(["kept"]));
     expect(isCorrect({ out: 1e-3, dq: 1e-3, dk: 3e-3, dv: 1e-3 }, { dtype: "fp16" })).toBe(false);
   });
 });
@@ -223,13 +223,16 @@ describe("a run", () => {
       share: 1,
       again: false,
     });
-    expect(second.failed).toEqual({});
+    expect(second.failures).toEqual({});
     expect([...new Results(path).byCase.keys()]).toEqual(["a", "c", "b"]);
   });
 
   it("leaves what its part has no time for", async () => {
     const results = new Results(join(directory, "left.jsonl"));
-    const { left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, { share: 0, again: false });
+    const { remaining: left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
+      share: 0,
+      again: false,
+    });
     expect(left).toEqual(["a", "b"]);
   });
 });

@@ -56,9 +56,9 @@ describe("what they count", () => {
 
   it("compares best with best, and pairs in the median", () => {
     const { numbers } = peakRow("x", 10e9, [
-      { seconds: 0.2, peak: 100 },
-      { seconds: 0.1, peak: 125 },
-      { seconds: 0.4, peak: 50 },
+      { seconds: 0.2, peakGflops: 100 },
+      { seconds: 0.1, peakGflops: 125 },
+      { seconds: 0.4, peakGflops: 50 },
     ]);
     expect(numbers).toEqual({ gflops: 100, peak: 125, share: 0.8, medianShare: 0.5 });
     expect(median([4, 1, 3, 2])).toBe(2.5);

@@ -57,7 +57,13 @@ describe("networks", () => {
 
   it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
     const fitted = { ranks: 16, tokens: 65_536, share: 0.9 };
-    const { tables } = meshTimes({ fitted, ranks: 16, tiles: [[8, 2]], tokens: [], closest: "" });
+    const { tables } = meshTimes({
+      fittedProblem: fitted,
+      ranks: 16,
+      tiles: [[8, 2]],
+      tokens: [],
+      closestTopology: "",
+    });
     const rows = tables.find(({ id }) => id === "mesh.speedup")!.rows;
     const speedups = rows
       .filter(({ wiring }) => String(wiring).startsWith("nodes"))

@@ -3,8 +3,8 @@ import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node
 import { join, posix } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Application } from "typedoc";
-import { anchorsOf } from "../../scripts/check-links.mjs";
-import { filesOf, packagesOf } from "../../scripts/workspace.mjs";
+import { listAnchors } from "../../scripts/check-links.mjs";
+import { listFiles, listPackages } from "../../scripts/workspace.mjs";
 
 const SETTINGS = {
   plugin: [fileURLToPath(import.meta.resolve("typedoc-plugin-markdown"))],
@@ -29,7 +29,7 @@ const SETTINGS = {
 
 /** The entry points of the packages that are published: `{ name, source }`, such as `@mosaic/core/context-parallel`. */
 export function entryPointsOf(root) {
-  return packagesOf(root)
+  return listPackages(root)
     .filter(({ isProgram }) => !isProgram)
     .flatMap(({ name, dir, manifest }) =>
       Object.entries(manifest.exports ?? {})
@@ -59,14 +59,14 @@ export async function writeApi(root, out) {
     module.name = `@mosaic/${module.name.replace(/^@mosaic\//, "").replace("/src", "")}`;
   }
   await app.generateOutputs(project);
-  const files = filesOf(out, [".md"]);
+  const files = listFiles(out, [".md"]);
   correctAnchors(out, files);
   return files.map((file) => apiPage(out, file));
 }
 
 /** TypeDoc numbers some anchors of headings that occur once: those links lead to the heading of that name. */
 function correctAnchors(out, files) {
-  const anchors = new Map(files.map((file) => [file, anchorsOf(readFileSync(join(out, file), "utf8"))]));
+  const anchors = new Map(files.map((file) => [file, listAnchors(readFileSync(join(out, file), "utf8"))]));
   for (const file of files) {
     const text = readFileSync(join(out, file), "utf8");
     const corrected = text.replace(/\]\(([\w@./-]*)#([\w-]+?)(-\d+)\)/g, (link, path, name, number) => {

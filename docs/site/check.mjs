@@ -7,7 +7,7 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";
-import { filesOf } from "../../scripts/workspace.mjs";
+import { listFiles } from "../../scripts/workspace.mjs";
 import { checkAccessibility } from "./browser/accessibility.mjs";
 import { checkKeyboard } from "./browser/keyboard.mjs";
 import { checkPages } from "./browser/pages.mjs";
@@ -29,7 +29,7 @@ const { values } = parseArgs({
   options: { screenshots: { type: "string" }, browser: { type: "string", default: "/usr/bin/chromium" } },
 });
 const site = join(resolve(dirname(fileURLToPath(import.meta.url)), ".."), "dist");
-const paths = filesOf(site, [".html"])
+const paths = listFiles(site, [".html"])
   .map((path) => `/${path}`)
   .filter((path) => path !== "/404.html");
 if (paths.length === 0) throw new Error("docs/dist has no pages: npm run docs builds them");

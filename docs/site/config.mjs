@@ -1,5 +1,5 @@
 // VitePress's settings for the pages that build.mjs has written.
-import { anchorOf } from "../../scripts/check-links.mjs";
+import { createAnchor } from "../../scripts/check-links.mjs";
 
 /** Sections with many pages, which are folded at first. */
 const FOLDED = new Set(["Packages", "Decisions", "Results", "API"]);
@@ -20,7 +20,7 @@ function withoutTemplates(md) {
   md.renderer.rules.text = (...args) => text(...args).replaceAll("{{", "&#123;&#123;");
 }
 
-const slug = { slugify: anchorOf };
+const slug = { slugify: createAnchor };
 const anchors = { anchor: slug, toc: slug, headers: slug };
 
 const ICON =

@@ -1,7 +1,7 @@
 // Which documents of the repository are pages of the site, where, and under which heading of the sidebar.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join, posix } from "node:path";
-import { filesOf, packagesOf } from "../../scripts/workspace.mjs";
+import { listFiles, listPackages } from "../../scripts/workspace.mjs";
 
 /** The sidebar, by section: documents of `docs` by name, others by path. */
 const SECTIONS = [
@@ -19,10 +19,10 @@ export function pagesOf(root) {
   const pages = [
     ...SECTIONS.flatMap(([section, names]) => names.map((name) => page(...placeOf(name), section))),
     ...packagePages(root).map(({ source, path }) => page(source, path, "Packages")),
-    ...filesOf(join(root, "docs/decisions"), [".md"]).map((name) =>
+    ...listFiles(join(root, "docs/decisions"), [".md"]).map((name) =>
       page(`docs/decisions/${name}`, `decisions/${name === "README.md" ? "index" : name.slice(0, -3)}`, "Decisions"),
     ),
-    ...filesOf(join(root, "benchmarks/results"), [".md"]).map((name) =>
+    ...listFiles(join(root, "benchmarks/results"), [".md"]).map((name) =>
       page(`benchmarks/results/${name}`, `benchmarks/${name.slice(0, -3)}`, "Results"),
     ),
   ];
@@ -39,7 +39,7 @@ function packagePages(root) {
     const place = PACKAGES_FIRST.indexOf(path.split("/").at(-1));
     return place < 0 ? PACKAGES_FIRST.length : place;
   };
-  return packagesOf(root)
+  return listPackages(root)
     .map(({ path }) => ({ source: `${path}/README.md`, path: path === "benchmarks" ? "benchmarks/index" : path }))
     .filter(({ source }) => existsSync(join(root, source)))
     .toSorted((a, b) => Number(a.path.startsWith("apps/")) - Number(b.path.startsWith("apps/")) || rank(a) - rank(b));

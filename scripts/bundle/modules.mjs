@@ -2,23 +2,23 @@ import { cpSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
 /** Vite loads it only to transform CSS. */
-const UNUSED = new Set(["lightningcss"]);
-const LEFT_OUT = /\.(map|d\.[cm]?ts|md)$/;
+const UNUSED_MODULES = new Set(["lightningcss"]);
+const EXCLUDED_FILES = /\.(map|d\.[cm]?ts|md)$/;
 
 /** Directories below node_modules of the named packages and all they need, as the lock file has it. */
-export function modulesOf(root, names) {
+export function collectModules(root, names) {
   const lock = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
-  const found = new Set();
+  const modulePaths = new Set();
   const visit = (from, name) => {
-    const at = UNUSED.has(name) ? undefined : resolve(lock, from, name);
-    if (at === undefined || found.has(at) || !existsSync(join(root, at))) return;
-    found.add(at);
+    const at = UNUSED_MODULES.has(name) ? undefined : resolve(lock, from, name);
+    if (at === undefined || modulePaths.has(at) || !existsSync(join(root, at))) return;
+    modulePaths.add(at);
     const { dependencies, optionalDependencies, peerDependencies } = lock[at];
     for (const each of Object.keys({ ...dependencies, ...optionalDependencies })) visit(at, each);
     for (const each of Object.keys(peerDependencies ?? {})) if (!isOptionalPeer(lock[at], each)) visit(at, each);
   };
   for (const name of names) visit("", name);
-  return [...found].sort((a, b) => (a < b ? -1 : 1));
+  return [...modulePaths].sort((a, b) => (a < b ? -1 : 1));
 }
 
 const isOptionalPeer = ({ peerDependenciesMeta }, name) => peerDependenciesMeta?.[name]?.optional === true;
@@ -36,7 +36,7 @@ function resolve(lock, from, name) {
 export function stageModules(root, directory, modules) {
   for (const path of modules) {
     const inside = join(root, path, "node_modules");
-    const filter = (from) => !from.startsWith(inside) && !LEFT_OUT.test(from);
+    const filter = (from) => !from.startsWith(inside) && !EXCLUDED_FILES.test(from);
     cpSync(join(root, path), join(directory, path), { recursive: true, filter });
   }
 }

@@ -14,8 +14,8 @@ const IMAGE = /@root@[\w./-]+\.fatbin/g;
 export function stageRecipes(root, directory, packages) {
   const native = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
   return native.flatMap(({ path }) => {
-    const steps = recipeOf(root, path);
-    const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => imageIn(root, path, image));
+    const steps = createRecipe(root, path);
+    const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => copyImage(root, path, image));
     if (images.includes(undefined))
       return [`the GPU machine code of ${path} was not found: ./mosaic build will not rebuild this package`];
     writeFileSync(join(directory, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
@@ -24,7 +24,7 @@ export function stageRecipes(root, directory, packages) {
 }
 
 /** Where the addons of the package at `path` hold that image: `{ image, addon, offset, length }`. */
-function imageIn(root, path, image) {
+function copyImage(root, path, image) {
   const file = join(root, image.slice("@root@/".length));
   const prebuilds = join(root, path, "prebuilds");
   if (!existsSync(file) || !existsSync(prebuilds)) return undefined;
@@ -37,20 +37,20 @@ function imageIn(root, path, image) {
 }
 
 /** What compiles and links the package at `path`, in order: `{ directory, command }`, with @root@ and @cxx@ to be filled in. */
-export function recipeOf(root, path) {
+export function createRecipe(root, path) {
   const build = mkdtempSync(join(tmpdir(), "mosaic-recipe-"));
   try {
     configure(join(root, path), build);
     const compiler = /^CMAKE_CXX_COMPILER:\w+=(.*)$/m.exec(readFileSync(join(build, "CMakeCache.txt"), "utf8"))[1];
-    const places = [
+    const pathReplacements = [
       [build, `@root@/${path}/build-cmake`],
       [root.replace(/\/$/, ""), "@root@"],
       [compiler, "@cxx@"],
     ];
-    const generic = (text) => places.reduce((so, [from, to]) => so.replaceAll(from, to), text);
-    return stepsOf(build).map(({ directory, command }) => ({
-      directory: generic(directory),
-      command: generic(command),
+    const replacePaths = (text) => pathReplacements.reduce((so, [from, to]) => so.replaceAll(from, to), text);
+    return createSteps(build).map(({ directory, command }) => ({
+      directory: replacePaths(directory),
+      command: replacePaths(command),
     }));
   } finally {
     rmSync(build, { recursive: true, force: true });
@@ -64,8 +64,8 @@ function configure(source, build) {
 }
 
 /** Compiling is in the list that CMake exports; linking in a script for each target. Programs are left out: they are tests. */
-function stepsOf(build) {
-  const linking = readdirSync(build, { recursive: true })
+function createSteps(build) {
+  const linkCommands = readdirSync(build, { recursive: true })
     .filter((path) => path.endsWith("/link.txt"))
     .map((path) => ({
       directory: dirname(dirname(dirname(join(build, path)))),
@@ -75,14 +75,14 @@ function stepsOf(build) {
     // Archives are linked into the others; else by place.
     .sort((a, b) => isArchive(b.commands) - isArchive(a.commands) || (a.commands[0] < b.commands[0] ? -1 : 1))
     .flatMap(({ directory, commands }) => commands.map((command) => ({ directory, command })));
-  const needed = new Set(
-    linking.flatMap(({ directory, command }) => objectsIn(command).map((path) => resolve(directory, path))),
+  const neededObjects = new Set(
+    linkCommands.flatMap(({ directory, command }) => listObjects(command).map((path) => resolve(directory, path))),
   );
-  const compiling = JSON.parse(readFileSync(join(build, "compile_commands.json"), "utf8"))
-    .map(({ directory, command }) => ({ directory: directory, command }))
-    .filter(({ directory, command }) => needed.has(resolve(directory, / -o (\S+)/.exec(command)[1])));
-  return [...compiling, ...linking];
+  const compileCommands = JSON.parse(readFileSync(join(build, "compile_commands.json"), "utf8"))
+    .map(({ directory, command }) => ({ directory, command }))
+    .filter(({ directory, command }) => neededObjects.has(resolve(directory, / -o (\S+)/.exec(command)[1])));
+  return [...compileCommands, ...linkCommands];
 }
 
 const isArchive = (commands) => commands[0].includes("ar qc ");
-const objectsIn = (command) => command.split(" ").filter((word) => word.endsWith(".o"));
+const listObjects = (command) => command.split(" ").filter((word) => word.endsWith(".o"));

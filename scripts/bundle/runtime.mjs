@@ -8,7 +8,7 @@ const LIBRARIES = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
 /** This Node, without symbols, and its C++ libraries for where there are none. */
 export function stageRuntime(directory) {
   const [bin, lib] = [join(directory, "runtime/bin"), join(directory, "runtime/lib")];
-  for (const each of [bin, lib]) mkdirSync(each, { recursive: true });
+  for (const directoryPath of [bin, lib]) mkdirSync(directoryPath, { recursive: true });
   const node = join(bin, "node");
   copyFileSync(realpathSync(process.execPath), node);
   chmodSync(node, 0o755);

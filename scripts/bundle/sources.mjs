@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 
-const TOP = [
+const TOP_LEVEL_FILES = [
   "package.json",
   "tsconfig.base.json",
   "vitest.program.ts",
@@ -16,8 +16,8 @@ const TOP = [
 ];
 
 /** Paths of what people wrote, as git lists it: of the packages, and what they share. */
-export function sourcesOf(root, packages) {
-  const paths = [...TOP, ...packages.map(({ path }) => path)];
+export function listSources(root, packages) {
+  const paths = [...TOP_LEVEL_FILES, ...packages.map(({ path }) => path)];
   const git = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
   const { status, stdout, stderr } = spawnSync("git", git, { cwd: root, encoding: "utf8", maxBuffer: 1 << 26 });
   if (status !== 0) throw new Error(`git ls-files failed: ${stderr}`);

@@ -1,15 +1,15 @@
 import { chmodSync, cpSync, existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
-import { packagesOf } from "../workspace.mjs";
-import { modulesOf, stageModules } from "./modules.mjs";
+import { listPackages } from "../workspace.mjs";
+import { collectModules, stageModules } from "./modules.mjs";
 import { stageRecipes } from "./recipes.mjs";
 import { stageRuntime } from "./runtime.mjs";
-import { sourcesOf } from "./sources.mjs";
+import { listSources } from "./sources.mjs";
 
 /** Programs that a bare machine is to run; the others need data or pictures. */
 const PROGRAMS = ["apps/program", "apps/quickstart", "benchmarks"];
 /** What a build leaves in a package. */
-const BUILT = ["dist", "prebuilds", "build-emulated"];
+const BUILD_OUTPUTS = ["dist", "prebuilds", "build-emulated"];
 /** What tests and scripts need besides the packages themselves. */
 const TOOLS = [
   "vitest",
@@ -24,16 +24,17 @@ const TOOLS = [
 
 /** Lays out the archive's contents in `directory`, as in this repository so that everything works as it does here. */
 export function stage(root, directory) {
-  const packages = packagesOf(root).filter(({ path, isProgram }) => !isProgram || PROGRAMS.includes(path));
-  const unbuilt = packages.filter(({ dir }) => !existsSync(join(dir, "dist")));
-  if (unbuilt.length > 0)
-    throw new Error(`not built: ${unbuilt.map(({ path }) => path).join(", ")}; run npm run build`);
-  for (const path of sourcesOf(root, packages)) copy(root, directory, path);
+  const packages = listPackages(root).filter(({ path, isProgram }) => !isProgram || PROGRAMS.includes(path));
+  const unbuiltPackages = packages.filter(({ dir }) => !existsSync(join(dir, "dist")));
+  if (unbuiltPackages.length > 0)
+    throw new Error(`not built: ${unbuiltPackages.map(({ path }) => path).join(", ")}; run npm run build`);
+  for (const path of listSources(root, packages)) copy(root, directory, path);
   for (const { path } of packages) {
-    for (const built of BUILT) if (existsSync(join(root, path, built))) copyBuilt(root, directory, join(path, built));
+    for (const outputName of BUILD_OUTPUTS)
+      if (existsSync(join(root, path, outputName))) copyBuilt(root, directory, join(path, outputName));
     link(directory, path, packages.find((one) => one.path === path).name);
   }
-  stageModules(root, directory, modulesOf(root, TOOLS));
+  stageModules(root, directory, collectModules(root, TOOLS));
   stageRuntime(directory);
   const notes = stageRecipes(root, directory, packages);
   cpSync(join(root, "scripts/bundle/mosaic.sh"), join(directory, "mosaic"));

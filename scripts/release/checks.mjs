@@ -32,30 +32,30 @@ export const BUDGETS = {
 };
 
 /** Packages from elsewhere that may be depended on, at one version, and their licences: decision 0041. */
-export const FOREIGN = { "@huggingface/jinja": "MIT", "@huggingface/tokenizers": "Apache-2.0" };
+export const FOREIGN_LICENSES = { "@huggingface/jinja": "MIT", "@huggingface/tokenizers": "Apache-2.0" };
 
 const INSTALL_SCRIPTS = ["preinstall", "install", "postinstall"];
 
 /** Packs a staged package: `{ file, size, unpackedSize, files }`, sizes in bytes. */
 export function packPackage({ directory }, destination) {
-  const packed = JSON.parse(
+  const packResults = JSON.parse(
     run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", destination], { cwd: directory }),
   );
-  const [{ filename, files, unpackedSize }] = Array.isArray(packed) ? packed : Object.values(packed);
+  const [{ filename, files, unpackedSize }] = Array.isArray(packResults) ? packResults : Object.values(packResults);
   const file = join(destination, filename.replace("@", "").replace("/", "-"));
   return { file, size: statSync(file).size, unpackedSize, files: files.map(({ path }) => path).toSorted() };
 }
 
 /** Everything wrong with a staged package and its tarball, one sentence each. */
-export async function faultsOf(one, packed, { attw, platforms }) {
+export async function checkPackage(stagedPackage, packed, { attw, platforms }) {
   return [
-    ...budgetFaults(one.name, packed.size),
-    ...licenceFaults(one),
-    ...addonFaults(one.directory, packed.files, platforms),
-    ...manifestFaults(one.manifest),
-    ...(await publintFaults(one)),
-    ...typeFaults(one, packed, attw),
-  ].map((fault) => `${one.name}: ${fault}`);
+    ...budgetFaults(stagedPackage.name, packed.size),
+    ...licenceFaults(stagedPackage),
+    ...addonFaults(stagedPackage.directory, packed.files, platforms),
+    ...manifestFaults(stagedPackage.manifest),
+    ...(await publintFaults(stagedPackage)),
+    ...typeFaults(stagedPackage, packed, attw),
+  ].map((fault) => `${stagedPackage.name}: ${fault}`);
 }
 
 export function budgetFaults(name, size, budgets = BUDGETS) {
@@ -68,43 +68,56 @@ export function budgetFaults(name, size, budgets = BUDGETS) {
 /** MIT, with the text. */
 export function licenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
-  const isMit = manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
-  return isMit ? [] : ["expected license MIT with a LICENSE file"];
+  const isMitLicensed =
+    manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");
+  return isMitLicensed ? [] : ["expected license MIT with a LICENSE file"];
 }
 
 /** An addon for each platform, or none. */
 export function addonFaults(directory, files, platforms) {
   const addons = files.filter((path) => path.endsWith(".node"));
   if (addons.length === 0) return [];
-  const missing = platforms.filter((platform) => !addons.some((path) => path.startsWith(`prebuilds/${platform}/`)));
+  const missingPlatforms = platforms.filter(
+    (platform) => !addons.some((path) => path.startsWith(`prebuilds/${platform}/`)),
+  );
   const faults = addons.flatMap((path) =>
     portabilityFaults(join(directory, path), path.split("/")[1]).map((fault) => `${path}: ${fault}`),
   );
-  return [...missing.map((platform) => `the addon for ${platform} is missing`), ...faults];
+  return [...missingPlatforms.map((platform) => `the addon for ${platform} is missing`), ...faults];
 }
 
-/** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN` lists. */
+/** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN_LICENSES` lists. */
 export function manifestFaults(manifest, modules = join(root, "node_modules")) {
-  const foreign = Object.entries(manifest.dependencies ?? {}).filter(([name]) => !name.startsWith("@mosaic/"));
+  const foreignDependencies = Object.entries(manifest.dependencies ?? {}).filter(
+    ([name]) => !name.startsWith("@mosaic/"),
+  );
   return [
     ...INSTALL_SCRIPTS.filter((hook) => manifest.scripts?.[hook] !== undefined).map(
       (hook) => `install script ${hook} is not allowed`,
     ),
-    ...foreign.flatMap(([name, version]) => foreignFaults(name, version, modules)),
+    ...foreignDependencies.flatMap(([name, version]) => foreignFaults(name, version, modules)),
   ];
 }
 
 /** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
 function foreignFaults(name, version, modules) {
-  if (FOREIGN[name] === undefined) return [`dependency ${name} is not allowed`];
-  const installed = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
-  const facts = [
-    [installed.version === version, `the checked version ${installed.version}, received ${version}`],
-    [installed.license === FOREIGN[name], `the license ${FOREIGN[name]}, received ${installed.license}`],
-    [Object.keys(installed.dependencies ?? {}).length === 0, "a package without dependencies"],
-    [!INSTALL_SCRIPTS.some((hook) => installed.scripts?.[hook] !== undefined), "a package without install scripts"],
+  if (FOREIGN_LICENSES[name] === undefined) return [`dependency ${name} is not allowed`];
+  const installedManifest = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
+  const conditions = [
+    [installedManifest.version === version, `the checked version ${installedManifest.version}, received ${version}`],
+    [
+      installedManifest.license === FOREIGN_LICENSES[name],
+      `the license ${FOREIGN_LICENSES[name]}, received ${installedManifest.license}`,
+    ],
+    [Object.keys(installedManifest.dependencies ?? {}).length === 0, "a package without dependencies"],
+    [
+      !INSTALL_SCRIPTS.some((hook) => installedManifest.scripts?.[hook] !== undefined),
+      "a package without install scripts",
+    ],
   ];
-  return facts.filter(([holds]) => !holds).map(([, expected]) => `dependency ${name}: expected ${expected}`);
+  return conditions
+    .filter(([condition]) => !condition)
+    .map(([, expected]) => `dependency ${name}: expected ${expected}`);
 }
 
 async function publintFaults({ directory, manifest }) {
@@ -115,9 +128,9 @@ async function publintFaults({ directory, manifest }) {
 /** How the types of every entry resolve, as TypeScript looks for them from ES modules. An entry without types is a program. */
 function typeFaults({ manifest }, { file }, attw) {
   const programs = Object.keys(manifest.exports).filter((entry) => /\.js$/.test(manifest.exports[entry]));
-  const excluded = programs.length > 0 ? ["--exclude-entrypoints", ...programs] : [];
+  const excludeOptions = programs.length > 0 ? ["--exclude-entrypoints", ...programs] : [];
   try {
-    run(process.execPath, [attw, file, "--profile", "esm-only", "--format", "ascii", "--no-color", ...excluded]);
+    run(process.execPath, [attw, file, "--profile", "esm-only", "--format", "ascii", "--no-color", ...excludeOptions]);
     return [];
   } catch (error) {
     return [`type resolution (attw): ${error.message}`];

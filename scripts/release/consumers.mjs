@@ -13,9 +13,9 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join, resolve } from "node:path";
-import { INSTALLED_BUDGET, installedBytes, prebuildsIn } from "./installed.mjs";
+import { INSTALLED_BUDGET, installedBytes, listPrebuilds } from "./installed.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
-import { faultOf, installNode, root, run } from "./tools.mjs";
+import { catchFault, installNode, root, run } from "./tools.mjs";
 
 const programs = join(root, "scripts/release/programs");
 /** What npm's own scripts and packages' programs are started with; no compiler. */
@@ -23,12 +23,12 @@ const COMMANDS = ["sh", "env", "uname", "sed", "dirname", "basename"];
 const COMPILERS = ["cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "make", "ninja", "python3", "nvcc"];
 
 /** A PATH of one directory: a Node, a shell, and no compiler. */
-export function barePath(directory, node) {
+export function createBarePath(directory, node) {
   const bin = join(directory, "bin");
   rmSync(bin, { recursive: true, force: true });
   mkdirSync(bin, { recursive: true });
   for (const command of COMMANDS) {
-    const path = ["/usr/bin", "/bin"].map((at) => join(at, command)).find((each) => existsSync(each));
+    const path = ["/usr/bin", "/bin"].map((at) => join(at, command)).find((candidatePath) => existsSync(candidatePath));
     symlinkSync(realpathSync(path), join(bin, command));
   }
   symlinkSync(join(node, "node"), join(bin, "node"));
@@ -36,7 +36,7 @@ export function barePath(directory, node) {
 }
 
 /** How each package manager installs what package.json lists: arguments for Node. */
-export function managersOf(tools) {
+export function createManagers(tools) {
   const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
   return {
     npm: [npm, "install", "--no-audit", "--no-fund"],
@@ -83,14 +83,14 @@ export function writeProject(directory, registry) {
 }
 
 /** The steps of a project, each a function that returns what it has to show, or throws. */
-function stepsOf(directory, execute, install) {
+function createSteps(directory, execute, install) {
   const node = (...args) => execute("node", args);
-  const installed = (path) => join(directory, "node_modules", path);
+  const installedPath = (path) => join(directory, "node_modules", path);
   return {
     install: () => {
       execute("node", install);
       for (const name of ["kernels-cuda", "collectives-nccl", "collectives-ucx"]) {
-        if (existsSync(installed(`@mosaic/${name}`)))
+        if (existsSync(installedPath(`@mosaic/${name}`)))
           throw new Error(`@mosaic/${name} was installed without being requested`);
       }
       const size = installedBytes(directory) / 2 ** 20;
@@ -100,17 +100,17 @@ function stepsOf(directory, execute, install) {
     import: () => expectText(node("module.mjs"), "4096 finite numbers"),
     require: () => expectText(node("required.cjs"), "a step downhill"),
     typescript: () => {
-      node(installed("typescript/bin/tsc"), "-p", ".");
+      node(installedPath("typescript/bin/tsc"), "-p", ".");
       expectText(node("out/typed.mjs"), "256 numbers");
       expectText(node("out/typed.cjs"), "7,10,15,22");
     },
     bundle: () => expectText(runBundle(directory, execute), "4096 finite numbers"),
     "mosaic-run": () => {
-      const printed = node(installed("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
-      for (const rank of [0, 1, 2, 3]) expectText(printed, `rank ${rank} has 262144 numbers`);
+      const output = node(installedPath("@mosaic/launcher/bin/mosaic-run.js"), "--nproc-per-node", "4", "train.ts");
+      for (const rank of [0, 1, 2, 3]) expectText(output, `rank ${rank} has 262144 numbers`);
     },
     commands: () => {
-      const bin = (name) => installed(`.bin/${name}`);
+      const bin = (name) => installedPath(`.bin/${name}`);
       expectText(execute(bin("mosaic-run"), ["--help"]), "--nproc-per-node");
       expectText(execute(bin("mosaic-doctor"), []), "all installed packages work");
       const sizes = ["--seq-lengths", "256", "--backends", "local,ring", "--ranks", "2", "--svg", "chart.svg"];
@@ -120,8 +120,8 @@ function stepsOf(directory, execute, install) {
   };
 }
 
-function expectText(printed, text) {
-  if (!printed.includes(text)) throw new Error(`expected "${text}", received:\n${printed}`);
+function expectText(output, text) {
+  if (!output.includes(text)) throw new Error(`expected "${text}", received:\n${output}`);
 }
 
 /** One file, and the addons beside it, where no package is installed. The README of @mosaic/attention shows the same. */
@@ -132,28 +132,28 @@ function runBundle(directory, execute) {
   run(esbuild, ["module.mjs", "--bundle", "--platform=node", "--format=esm", `--outfile=${at}/app.mjs`], {
     cwd: directory,
   });
-  for (const prebuilds of prebuildsIn(directory)) cpSync(prebuilds, join(at, "prebuilds"), { recursive: true });
+  for (const prebuilds of listPrebuilds(directory)) cpSync(prebuilds, join(at, "prebuilds"), { recursive: true });
   return execute("node", ["app.mjs"], at);
 }
 
 /** Tries one Node with one package manager: `{ version, manager, bytes, results }`, of each step its time or its fault. */
 export function tryConsumer({ version, manager, install, registry, directory }) {
-  const bin = barePath(`${directory}-path`, installNode(version));
-  const base = { HOME: `${directory}-home`, PATH: bin, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
-  const env = loopbackEnvironment(registry, base);
+  const bin = createBarePath(`${directory}-path`, installNode(version));
+  const baseEnvironment = { HOME: `${directory}-home`, PATH: bin, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
+  const env = loopbackEnvironment(registry, baseEnvironment);
   const execute = (command, args, cwd = directory) => run(resolve(bin, command), args, { cwd, env });
   // What yarn remembers of packages names the port of the registry.
-  rmSync(base.HOME, { recursive: true, force: true });
-  mkdirSync(base.HOME, { recursive: true });
+  rmSync(baseEnvironment.HOME, { recursive: true, force: true });
+  mkdirSync(baseEnvironment.HOME, { recursive: true });
   writeProject(directory, registry);
   for (const compiler of COMPILERS) {
     const { status } = spawnSync(join(bin, "sh"), ["-c", `command -v ${compiler}`], { env });
     if (status === 0) throw new Error(`release: ${compiler} is on the PATH`);
   }
   const results = [];
-  for (const [step, attempt] of Object.entries(stepsOf(directory, execute, install))) {
+  for (const [step, attempt] of Object.entries(createSteps(directory, execute, install))) {
     const startTime = performance.now();
-    const fault = faultOf(attempt);
+    const fault = catchFault(attempt);
     results.push({ step, seconds: (performance.now() - startTime) / 1000, fault });
     // Without an installation the rest would only repeat the same fault.
     if (step === "install" && fault !== undefined) break;

@@ -2,57 +2,57 @@
 import { readFileSync } from "node:fs";
 
 /** The newest versions that an addon may demand: those of RHEL 8 and Debian 10, with which Node 20 begins, too. Decision 0045. */
-export const NEWEST = { GLIBC: "2.28", GCC: "7.0.0" };
+export const MAX_VERSIONS = { GLIBC: "2.28", GCC: "7.0.0" };
 
 /** What Node itself is linked with, or what belongs to glibc. */
-const LIBRARIES = /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
+const ALLOWED_LIBRARIES = /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
 
 const SECTION = { dynamic: 6, versionNeeds: 0x6ffffffe };
-const NEEDED = 1n;
+const DT_NEEDED = 1n;
 
 /** `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are read, as of a 64-bit file. */
-export function demandsOf(bytes) {
+export function readRequirements(bytes) {
   if (bytes.readUInt32BE(0) !== 0x7f454c46 || bytes[4] !== 2 || bytes[5] !== 1) {
     throw new Error("elf: expected a 64-bit little-endian ELF file, received a different file");
   }
-  const sections = sectionsOf(bytes);
-  const names = (section) => (offset) => textAt(bytes, sections[section.link].offset + offset);
+  const sections = readSections(bytes);
+  const names = (section) => (offset) => readText(bytes, sections[section.link].offset + offset);
   const dynamic = sections.filter(({ type }) => type === SECTION.dynamic);
-  const needs = sections.filter(({ type }) => type === SECTION.versionNeeds);
+  const versionSections = sections.filter(({ type }) => type === SECTION.versionNeeds);
   return {
     machine: { 62: "x64", 183: "arm64" }[bytes.readUInt16LE(18)],
-    libraries: dynamic.flatMap((section) => librariesIn(bytes, section, names(section))),
-    versions: needs.flatMap((section) => versionsIn(bytes, section, names(section))),
+    libraries: dynamic.flatMap((section) => readLibraries(bytes, section, names(section))),
+    versions: versionSections.flatMap((section) => readVersions(bytes, section, names(section))),
   };
 }
 
 /** Why the library at `path` would not load on some host of the platform, "linux-x64", one sentence each. */
-export function portabilityFaults(path, platform, newest = NEWEST) {
-  const { machine, libraries, versions } = demandsOf(readFileSync(path));
-  const other = `linux-${machine}` === platform ? [] : [`the file is for linux-${machine}`];
+export function portabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
+  const { machine, libraries, versions } = readRequirements(readFileSync(path));
+  const machineFaults = `linux-${machine}` === platform ? [] : [`the file is for linux-${machine}`];
   const unexpectedLibraries = libraries
-    .filter((name) => !LIBRARIES.test(name))
+    .filter((name) => !ALLOWED_LIBRARIES.test(name))
     .map((name) => `the file links with ${name}`);
   const tooNewVersions = versions
-    .filter((version) => !isAtMost(version, newest))
+    .filter((version) => !isAtMost(version, maxVersions))
     .map((version) => `it demands ${version}`);
-  return [...other, ...unexpectedLibraries, ...tooNewVersions];
+  return [...machineFaults, ...unexpectedLibraries, ...tooNewVersions];
 }
 
 /** Whether a version, "GLIBC_2.17", is among those of its library up to the newest. */
-export function isAtMost(version, newest) {
+export function isAtMost(version, maxVersion) {
   const [, library, number] = /^(.*?)_([\d.]+)$/.exec(version) ?? [];
-  return newest[library] !== undefined && compareVersions(number, newest[library]) <= 0;
+  return maxVersion[library] !== undefined && compareVersions(number, maxVersion[library]) <= 0;
 }
 
 /** As numbers between dots: negative if `a` is older. */
 export function compareVersions(a, b) {
-  const [left, right] = [a, b].map((text) => text.split(".").map(Number));
-  const i = left.findIndex((part, i) => part !== (right[i] ?? 0));
-  return i < 0 ? left.length - right.length : left[i] - (right[i] ?? 0);
+  const [leftParts, rightParts] = [a, b].map((text) => text.split(".").map(Number));
+  const i = leftParts.findIndex((part, i) => part !== (rightParts[i] ?? 0));
+  return i < 0 ? leftParts.length - rightParts.length : leftParts[i] - (rightParts[i] ?? 0);
 }
 
-function sectionsOf(bytes) {
+function readSections(bytes) {
   const start = Number(bytes.readBigUInt64LE(40));
   const [size, count] = [bytes.readUInt16LE(58), bytes.readUInt16LE(60)];
   return Array.from({ length: count }, (_, i) => {
@@ -67,25 +67,25 @@ function sectionsOf(bytes) {
   });
 }
 
-function librariesIn(bytes, { offset, size }, nameAt) {
+function readLibraries(bytes, { offset, size }, readName) {
   const entries = Array.from({ length: size / 16 }, (_, i) => offset + 16 * i);
   return entries
-    .filter((at) => bytes.readBigInt64LE(at) === NEEDED)
-    .map((at) => nameAt(Number(bytes.readBigUInt64LE(at + 8))));
+    .filter((at) => bytes.readBigInt64LE(at) === DT_NEEDED)
+    .map((at) => readName(Number(bytes.readBigUInt64LE(at + 8))));
 }
 
 /** A list of libraries, each with a list of versions: offsets lead from one to the next. */
-function versionsIn(bytes, { offset, info }, nameAt) {
-  const found = [];
+function readVersions(bytes, { offset, info }, nameAt) {
+  const versions = [];
   for (let library = offset, i = 0; i < info; i++, library += bytes.readUInt32LE(library + 12)) {
     let version = library + bytes.readUInt32LE(library + 8);
     for (let n = bytes.readUInt16LE(library + 2); n > 0; n--, version += bytes.readUInt32LE(version + 12)) {
-      found.push(nameAt(bytes.readUInt32LE(version + 8)));
+      versions.push(nameAt(bytes.readUInt32LE(version + 8)));
     }
   }
-  return found;
+  return versions;
 }
 
-function textAt(bytes, offset) {
+function readText(bytes, offset) {
   return bytes.toString("latin1", offset, bytes.indexOf(0, offset));
 }

@@ -7,13 +7,18 @@ export const INSTALLED_BUDGET = 16;
 
 /** The directories of the installed packages of a scope, "@mosaic", each once. */
 export function packagesOfScope(directory, scope) {
-  const stores = [join(directory, "node_modules", scope), join(directory, "node_modules/.pnpm/node_modules", scope)];
-  const paths = stores.filter((at) => existsSync(at)).flatMap((at) => readdirSync(at).map((name) => join(at, name)));
+  const packageDirectories = [
+    join(directory, "node_modules", scope),
+    join(directory, "node_modules/.pnpm/node_modules", scope),
+  ];
+  const paths = packageDirectories
+    .filter((at) => existsSync(at))
+    .flatMap((at) => readdirSync(at).map((name) => join(at, name)));
   return [...new Set(paths.map((path) => realpathSync(path)))];
 }
 
 /** Directories of addons, one for each package that has any. */
-export function prebuildsIn(directory) {
+export function listPrebuilds(directory) {
   return packagesOfScope(directory, "@mosaic")
     .map((path) => join(path, "prebuilds"))
     .filter((prebuilds) => existsSync(prebuilds));
@@ -23,14 +28,14 @@ export function prebuildsIn(directory) {
 export function installedBytes(directory) {
   return ["@mosaic", "@huggingface"]
     .flatMap((scope) => packagesOfScope(directory, scope))
-    .reduce((sum, path) => sum + bytesOf(path), 0);
+    .reduce((sum, path) => sum + directoryBytes(path), 0);
 }
 
-function bytesOf(path) {
+function directoryBytes(path) {
   const entry = lstatSync(path);
   if (entry.isSymbolicLink()) return 0;
   if (!entry.isDirectory()) return entry.size;
   // Packages of a package are counted as themselves.
-  const inside = readdirSync(path).filter((name) => name !== "node_modules");
-  return inside.reduce((sum, name) => sum + bytesOf(join(path, name)), 0);
+  const entries = readdirSync(path).filter((name) => name !== "node_modules");
+  return entries.reduce((sum, name) => sum + directoryBytes(join(path, name)), 0);
 }

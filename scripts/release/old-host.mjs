@@ -4,34 +4,34 @@
 //   node scripts/release/old-host.mjs [linux-x64] [linux-arm64]        (after npm run release:dry, which stages the packages)
 import { cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { packagesOf } from "../workspace.mjs";
-import { PLATFORMS, sysrootOf } from "./sysroot.mjs";
-import { installNode, NODES, output, root, run } from "./tools.mjs";
+import { listPackages } from "../workspace.mjs";
+import { PLATFORMS, createSysroot } from "./sysroot.mjs";
+import { installNode, NODE_VERSIONS, output, root, run } from "./tools.mjs";
 
 const PROGRAM = "scripts/release/programs/addons.mjs";
 
 /** What a host of the platform consists of, in a directory of its own. */
-function layOut(platform) {
+function createRootDirectory(platform) {
   const at = join(output, "old-host", platform);
   rmSync(at, { recursive: true, force: true });
-  cpSync(sysrootOf(platform), at, { recursive: true, verbatimSymlinks: true });
+  cpSync(createSysroot(platform), at, { recursive: true, verbatimSymlinks: true });
   for (const directory of ["dev/shm", "tmp", "proc", "app"]) mkdirSync(join(at, directory), { recursive: true });
-  cpSync(join(installNode(NODES[0], platform), "node"), join(at, "node"));
+  cpSync(join(installNode(NODE_VERSIONS[0], platform), "node"), join(at, "node"));
   cpSync(join(root, PROGRAM), join(at, "app/main.mjs"));
-  const staged = join(output, "stage");
-  for (const { name, path } of packagesOf(staged)) {
-    cpSync(join(staged, path), join(at, "app/node_modules", name), { recursive: true });
+  const stageDirectory = join(output, "stage");
+  for (const { name, path } of listPackages(stageDirectory)) {
+    cpSync(join(stageDirectory, path), join(at, "app/node_modules", name), { recursive: true });
   }
   return at;
 }
 
 /** What the program prints there. */
-function runOn(platform) {
-  const at = layOut(platform);
+function runOnPlatform(platform) {
+  const at = createRootDirectory(platform);
   if (platform === `linux-${process.arch}`) {
-    const mounts = `mount -t tmpfs tmpfs ${at}/dev/shm && mount -t proc proc ${at}/proc`;
+    const mountCommands = `mount -t tmpfs tmpfs ${at}/dev/shm && mount -t proc proc ${at}/proc`;
     const user = process.getuid() === 0 ? [] : ["--map-root-user"];
-    const command = `${mounts} && exec chroot ${at} /node /app/main.mjs`;
+    const command = `${mountCommands} && exec chroot ${at} /node /app/main.mjs`;
     return run("unshare", [...user, "--mount", "--pid", "--fork", "sh", "-c", command], {
       env: { MOSAIC_DEVICE: "cpu", PATH: process.env.PATH },
     });
@@ -48,4 +48,4 @@ const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLAT
 if (!existsSync(join(output, "stage")) || readdirSync(join(output, "stage")).length === 0) {
   throw new Error("old-host: expected staged packages; run npm run release:dry");
 }
-for (const platform of names) console.log(`${platform}: ${runOn(platform).trim()}`);
+for (const platform of names) console.log(`${platform}: ${runOnPlatform(platform).trim()}`);

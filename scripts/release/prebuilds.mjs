@@ -8,35 +8,35 @@ import { existsSync, mkdirSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { packagesOf } from "../workspace.mjs";
+import { listPackages } from "../workspace.mjs";
 import { portabilityFaults } from "./elf.mjs";
-import { PLATFORMS, sysrootOf } from "./sysroot.mjs";
+import { PLATFORMS, createSysroot } from "./sysroot.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const output = join(root, "build/release");
 const toolchain = join(root, "scripts/toolchains/portable.cmake");
 
 /** Packages with an addon: `{ directory, target }`, the target being the addon's name as well. */
-export function addonsOf(directory) {
-  return packagesOf(directory)
+export function listAddons(directory) {
+  return listPackages(directory)
     .filter(({ dir, isProgram }) => !isProgram && existsSync(join(dir, "CMakeLists.txt")))
     .map((one) => ({ directory: one.directory, dir: one.dir, target: `mosaic_${one.directory.replaceAll("-", "_")}` }));
 }
 
 /** Where the addon of a package for a platform lies once it is built. */
-export const prebuildOf = ({ directory, target }, platform) =>
+export const prebuildPath = ({ directory, target }, platform) =>
   join(output, "prebuilds", directory, platform, `${target}.node`);
 
 /** Builds the addons of all packages, or of those named, for the platforms; returns what is wrong with them, one sentence each. */
 export function buildAll(platforms, names = []) {
   const faults = [];
-  const addons = addonsOf(root).filter(({ directory }) => names.length === 0 || names.includes(directory));
+  const addons = listAddons(root).filter(({ directory }) => names.length === 0 || names.includes(directory));
   for (const addon of addons) {
     const fatbin = addon.directory === "kernels-cuda" ? compileKernels(addon) : "";
     for (const platform of platforms) {
       const startTime = performance.now();
-      build(addon, platform, sysrootOf(platform), fatbin);
-      const file = prebuildOf(addon, platform);
+      build(addon, platform, createSysroot(platform), fatbin);
+      const file = prebuildPath(addon, platform);
       faults.push(
         ...portabilityFaults(file, platform).map((fault) => `${addon.target}.node for ${platform}: ${fault}`),
       );
@@ -73,8 +73,8 @@ function build({ directory, dir, target }, platform, sysroot, fatbin) {
     MOSAIC_PREBUILDS: join(output, "prebuilds", directory),
     MOSAIC_KERNEL_FATBIN: fatbin,
   };
-  const defined = Object.entries(definitions).map(([name, value]) => `-D${name}=${value}`);
-  run("cmake", ["-S", dir, "-B", at, "--no-warn-unused-cli", ...defined], env);
+  const cmakeDefinitions = Object.entries(definitions).map(([name, value]) => `-D${name}=${value}`);
+  run("cmake", ["-S", dir, "-B", at, "--no-warn-unused-cli", ...cmakeDefinitions], env);
   run("cmake", ["--build", at, `-j${availableParallelism()}`, "--target", target], env);
 }
 
@@ -88,10 +88,12 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const args = process.argv.slice(2);
   const platforms = args.filter((arg) => arg in PLATFORMS);
   const names = args.filter((arg) => !(arg in PLATFORMS));
-  const known = addonsOf(root).map(({ directory }) => directory);
-  const unknown = names.filter((name) => !known.includes(name));
-  if (unknown.length > 0)
-    throw new Error(`prebuilds: expected platforms or packages (${known.join(", ")}), received ${unknown.join(", ")}`);
+  const addonNames = listAddons(root).map(({ directory }) => directory);
+  const unknownNames = names.filter((name) => !addonNames.includes(name));
+  if (unknownNames.length > 0)
+    throw new Error(
+      `prebuilds: expected platforms or packages (${addonNames.join(", ")}), received ${unknownNames.join(", ")}`,
+    );
   const faults = buildAll(platforms.length > 0 ? platforms : Object.keys(PLATFORMS), names);
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);

@@ -18,17 +18,17 @@ export async function startRegistry(verdaccio, directory) {
   const url = `http://127.0.0.1:${port}/`;
   process.once("exit", () => child.kill());
   for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => process.exit(1));
-  await answers(url, child, directory);
+  await waitUntilReady(url, child, directory);
   return { url, npmrc: writeNpmrc(url, directory), close: () => child.kill() };
 }
 
 /** JSON is YAML. */
 function configuration(uplink, directory) {
-  const anybody = { access: "$all", publish: "$all", unpublish: "$all" };
+  const publicAccess = { access: "$all", publish: "$all", unpublish: "$all" };
   return {
     storage: join(directory, "storage"),
     uplinks: { configured: { url: uplink, timeout: "60s", maxage: "60m" } },
-    packages: { "@mosaic/*": anybody, "**": { access: "$all", proxy: "configured" } },
+    packages: { "@mosaic/*": publicAccess, "**": { access: "$all", proxy: "configured" } },
     max_body_size: "200mb",
     log: { type: "stdout", format: "json", level: "http" },
   };
@@ -71,10 +71,10 @@ export function publish({ directory }, { url, npmrc }) {
 }
 
 /** npm's settings from the environment are above those of files: none is left but these. */
-export function loopbackEnvironment({ url, npmrc }, base = process.env) {
-  const kept = Object.entries(base).filter(([name]) => !/^(npm_|NPM_|YARN_|PNPM_)/i.test(name));
+export function loopbackEnvironment({ url, npmrc }, baseEnvironment = process.env) {
+  const keptVariables = Object.entries(baseEnvironment).filter(([name]) => !/^(npm_|NPM_|YARN_|PNPM_)/i.test(name));
   return {
-    ...Object.fromEntries(kept),
+    ...Object.fromEntries(keptVariables),
     NPM_CONFIG_USERCONFIG: npmrc,
     NPM_CONFIG_REGISTRY: url,
     YARN_NPM_REGISTRY_SERVER: url,
@@ -92,7 +92,7 @@ function freePort() {
   });
 }
 
-async function answers(url, child, directory) {
+async function waitUntilReady(url, child, directory) {
   for (const end = Date.now() + 60_000; Date.now() < end; ) {
     if (child.exitCode !== null) break;
     const answer = await fetch(`${url}-/ping`).catch(() => undefined);

@@ -3,7 +3,7 @@
 const KIB = 1024;
 
 /** Everything in one document. */
-export function reportOf({ packages, cells, templates }) {
+export function formatReport({ packages, cells, templates }) {
   const parts = [consumerTable(cells), packageTable(packages)];
   if (templates.length > 0) parts.splice(1, 0, templateTable(templates));
   parts.push(contents(packages));
@@ -15,7 +15,7 @@ export function consumerTable(cells) {
   const steps = [...new Set(cells.flatMap(({ results }) => results.map(({ step }) => step)))];
   const rows = cells.map(({ version, manager, bytes, results }) => [
     `${version}, ${manager}`,
-    ...steps.map((step) => shown(results.find((result) => result.step === step))),
+    ...steps.map((step) => formatResult(results.find((result) => result.step === step))),
     (bytes / KIB ** 2).toFixed(1),
   ]);
   return table(["Node, package manager", ...steps, "MiB installed"], rows);
@@ -24,7 +24,7 @@ export function consumerTable(cells) {
 function templateTable(templates) {
   return table(
     ["template", "seconds"],
-    templates.map((one) => [one.template, shown(one)]),
+    templates.map((templateResult) => [templateResult.template, formatResult(templateResult)]),
   );
 }
 
@@ -43,7 +43,7 @@ function packageTable(packages) {
 /** By the first part of their paths: declarations are as many as sources. */
 function contents(packages) {
   const rows = packages.map(({ name, packed }) => {
-    const parts = partsOf(packed.files);
+    const parts = sumByDirectory(packed.files);
     return [
       `\`${name}\``,
       [...parts].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
@@ -52,16 +52,16 @@ function contents(packages) {
   return table(["package", "contents"], rows);
 }
 
-const top = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
+const topDirectory = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
 
-function partsOf(files) {
+function sumByDirectory(files) {
   const parts = new Map();
-  for (const path of files) parts.set(top(path), [...(parts.get(top(path)) ?? []), path]);
+  for (const path of files) parts.set(topDirectory(path), [...(parts.get(topDirectory(path)) ?? []), path]);
   return parts;
 }
 
 const kib = (bytes) => Math.ceil(bytes / KIB);
-const shown = (result) =>
+const formatResult = (result) =>
   result === undefined ? "not run" : result.fault === undefined ? result.seconds.toFixed(1) : "**failed**";
 
 function table(heads, rows) {

@@ -2,13 +2,13 @@
 // The work tree stays as it is: everything is copied.
 import { cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { packagesOf } from "../workspace.mjs";
-import { addonsOf, prebuildOf } from "./prebuilds.mjs";
+import { listPackages } from "../workspace.mjs";
+import { listAddons, prebuildPath } from "./prebuilds.mjs";
 import { PLATFORMS } from "./sysroot.mjs";
 import { run } from "./tools.mjs";
 
 /** What npm ships of any package, besides its `files`. */
-const ALWAYS = ["package.json", "README.md", "LICENSE"];
+const ALWAYS_PUBLISHED = ["package.json", "README.md", "LICENSE"];
 
 /**
  * Stages every package that is published below `directory`; returns `{ name, version, directory }` of each, in the order in
@@ -17,15 +17,15 @@ const ALWAYS = ["package.json", "README.md", "LICENSE"];
 export function stageAll(root, directory) {
   rmSync(directory, { recursive: true, force: true });
   const manifests = nextManifests(root, join(directory, "versions"));
-  const staged = packagesOf(root)
+  const stagedPackages = listPackages(root)
     .filter(({ isProgram, manifest }) => !isProgram && !manifest.private)
     .map((one) => stagePackage(root, one, manifests.get(one.name), directory));
-  return inOrder(staged);
+  return sortByDependency(stagedPackages);
 }
 
 /** The manifests of all packages after `changeset version`, which runs in a copy of what it reads and writes. */
 export function nextManifests(root, copy) {
-  const paths = ["package.json", ".changeset", ...packagesOf(root).map(({ path }) => `${path}/package.json`)];
+  const paths = ["package.json", ".changeset", ...listPackages(root).map(({ path }) => `${path}/package.json`)];
   for (const path of paths) {
     mkdirSync(dirname(join(copy, path)), { recursive: true });
     cpSync(join(root, path), join(copy, path), { recursive: true });
@@ -38,47 +38,49 @@ export function nextManifests(root, copy) {
   const program = join(root, "node_modules/@changesets/cli/bin.js");
   run(process.execPath, [program, "version"], { cwd: copy });
   return new Map(
-    packagesOf(copy).map(({ name, manifest, dir }) => [name, { manifest, changelog: join(dir, "CHANGELOG.md") }]),
+    listPackages(copy).map(({ name, manifest, dir }) => [name, { manifest, changelog: join(dir, "CHANGELOG.md") }]),
   );
 }
 
 function stagePackage(root, { dir, path, name }, { manifest, changelog }, directory) {
   const at = join(directory, path);
   mkdirSync(at, { recursive: true });
-  const listed = manifest.files.filter((file) => !file.startsWith("prebuilds"));
-  for (const file of [...ALWAYS, ...listed]) {
+  const listedFiles = manifest.files.filter((file) => !file.startsWith("prebuilds"));
+  for (const file of [...ALWAYS_PUBLISHED, ...listedFiles]) {
     if (existsSync(join(dir, file))) cpSync(join(dir, file), join(at, file), { recursive: true });
   }
   if (existsSync(changelog)) cpSync(changelog, join(at, "CHANGELOG.md"));
   // The scripts of this repository are of no use elsewhere.
-  const kept = Object.entries(manifest).filter(([key]) => !["scripts", "devDependencies", "entries"].includes(key));
-  const published = { ...Object.fromEntries(kept), ...repositoryOf(path) };
+  const publishedFields = Object.entries(manifest).filter(
+    ([key]) => !["scripts", "devDependencies", "entries"].includes(key),
+  );
+  const published = { ...Object.fromEntries(publishedFields), ...findRepository(path) };
   writeFileSync(join(at, "package.json"), `${JSON.stringify(published, null, 2)}\n`);
-  for (const addon of addonsOf(root).filter((each) => each.dir === dir)) {
+  for (const addon of listAddons(root).filter((each) => each.dir === dir)) {
     for (const platform of Object.keys(PLATFORMS)) copyAddon(addon, platform, at);
   }
   return { name, version: manifest.version, directory: at, manifest: published };
 }
 
 /** Provenance is accepted only of packages that name the repository whose workflow publishes them. */
-function repositoryOf(directory) {
+function findRepository(directory) {
   const { GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name } = process.env;
   return name === undefined ? {} : { repository: { type: "git", url: `git+${server}/${name}.git`, directory } };
 }
 
 function copyAddon(addon, platform, at) {
-  const from = prebuildOf(addon, platform);
+  const from = prebuildPath(addon, platform);
   if (!existsSync(from)) throw new Error(`release: expected ${from}; run node scripts/release/prebuilds.mjs`);
   cpSync(from, join(at, "prebuilds", platform, `${addon.target}.node`));
 }
 
-function inOrder(packages) {
-  const ordered = [];
+function sortByDependency(packages) {
+  const sortedPackages = [];
   const visit = (one) => {
-    if (one === undefined || ordered.includes(one)) return;
+    if (one === undefined || sortedPackages.includes(one)) return;
     for (const name of Object.keys(one.manifest.dependencies ?? {})) visit(packages.find((each) => each.name === name));
-    ordered.push(one);
+    sortedPackages.push(one);
   };
   for (const one of packages) visit(one);
-  return ordered;
+  return sortedPackages;
 }

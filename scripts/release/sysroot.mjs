@@ -24,13 +24,13 @@ export const PLATFORMS = {
 };
 
 /** Where the sysroot of a platform lies; unpacks it first if it is not there. */
-export function sysrootOf(platform, directory = join(root, "build/sysroots")) {
+export function createSysroot(platform, directory = join(root, "build/sysroots")) {
   const at = join(directory, platform);
   if (existsSync(at)) return at;
   const [apt, partial] = [`${at}.apt`, `${at}.partial`];
-  for (const each of [apt, partial]) {
-    rmSync(each, { recursive: true, force: true });
-    mkdirSync(each, { recursive: true });
+  for (const directoryPath of [apt, partial]) {
+    rmSync(directoryPath, { recursive: true, force: true });
+    mkdirSync(directoryPath, { recursive: true });
   }
   const options = aptOptions(apt, PLATFORMS[platform].debian);
   run("apt-get", [...options, "update"], apt);
@@ -87,5 +87,5 @@ function run(command, args, cwd) {
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const platforms = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
-  for (const platform of platforms) console.log(sysrootOf(platform));
+  for (const platform of platforms) console.log(createSysroot(platform));
 }

@@ -1,12 +1,12 @@
 // Every template of @mosaic/create, from the registry on this machine: one command creates and installs, the next starts.
 import { mkdirSync, readdirSync, realpathSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
-import { barePath } from "./consumers.mjs";
+import { createBarePath } from "./consumers.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
-import { faultOf, installNode, output, root, run } from "./tools.mjs";
+import { catchFault, installNode, output, root, run } from "./tools.mjs";
 
 /** What a program must print, and whether it needs a compiler. */
-const EXPECTED = {
+const EXPECTED_RESULTS = {
   train: { prints: /^.*100 \d+\.\d+/m },
   llm: { prints: /step 200: loss 0\.\d+\n[^]*saved/ },
   backend: { prints: /\d+ cases passed/ },
@@ -19,30 +19,30 @@ export function tryTemplates({ version, registry }) {
   const directory = join(output, "templates");
   rmSync(directory, { recursive: true, force: true });
   mkdirSync(directory, { recursive: true });
-  const listed = readdirSync(join(root, "packages/create/templates")).filter((name) => name !== "shared");
-  return listed.map((template) => {
+  const templateNames = readdirSync(join(root, "packages/create/templates")).filter((name) => name !== "shared");
+  return templateNames.map((template) => {
     const startTime = performance.now();
-    const fault = faultOf(() => tryTemplate({ template, directory, version, registry }));
+    const fault = catchFault(() => tryTemplate({ template, directory, version, registry }));
     console.log(`template ${template}: ${fault === undefined ? "ok" : "FAILED"}`);
     return { template, seconds: (performance.now() - startTime) / 1000, fault };
   });
 }
 
 function tryTemplate({ template, directory, version, registry }) {
-  const { prints, compiles } = EXPECTED[template];
-  const bin = barePath(join(directory, `${template}-path`), installNode(version));
+  const { prints, compiles } = EXPECTED_RESULTS[template];
+  const bin = createBarePath(join(directory, `${template}-path`), installNode(version));
   const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
   symlinkSync(npm, join(bin, "npm"));
   const path = compiles ? `${bin}:${process.env.PATH}` : bin;
-  const base = {
+  const baseEnvironment = {
     HOME: join(directory, `${template}-home`),
     PATH: path,
     LANG: "C.UTF-8",
     MOSAIC_DEVICE: "cpu",
     CI: "1",
   };
-  mkdirSync(base.HOME, { recursive: true });
-  const env = loopbackEnvironment(registry, base);
+  mkdirSync(baseEnvironment.HOME, { recursive: true });
+  const env = loopbackEnvironment(registry, baseEnvironment);
   const execute = (args, cwd) => run(join(bin, "node"), [npm, ...args], { cwd, env, timeout: 600_000 });
   execute(["create", "--yes", "@mosaic@latest", template, "--", "--template", template], directory);
   const project = join(directory, template);

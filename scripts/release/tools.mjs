@@ -19,7 +19,7 @@ const TOOLS = {
 const OVERRIDES = { "node-fetch": "2.7.0" };
 
 /** The Node.js that packages are tried with: the oldest that is supported, and later ones. */
-export const NODES = ["20.20.2", "22.23.3", "24.21.0"];
+export const NODE_VERSIONS = ["20.20.2", "22.23.3", "24.21.0"];
 
 /** Runs a command; throws with all it printed if it fails. */
 export function run(command, args, options = {}) {
@@ -29,8 +29,8 @@ export function run(command, args, options = {}) {
     ...options,
   });
   if (status === 0) return stdout;
-  const how = error?.message ?? (signal ? `by ${signal}` : `with status ${status}`);
-  throw new Error(`${command} ${args.join(" ")} failed ${how}:\n${stdout ?? ""}${stderr ?? ""}`);
+  const failureText = error?.message ?? (signal ? `by ${signal}` : `with status ${status}`);
+  throw new Error(`${command} ${args.join(" ")} failed ${failureText}:\n${stdout ?? ""}${stderr ?? ""}`);
 }
 
 /** Installs the tools if they are not there; returns the paths of their programs. */
@@ -38,19 +38,20 @@ export function installTools() {
   const at = join(output, "tools");
   const manifest = JSON.stringify({ private: true, dependencies: TOOLS, overrides: OVERRIDES });
   const file = join(at, "package.json");
-  const installed = existsSync(join(at, "node_modules")) && existsSync(file) && readFileSync(file, "utf8") === manifest;
-  if (!installed) {
+  const isInstalled =
+    existsSync(join(at, "node_modules")) && existsSync(file) && readFileSync(file, "utf8") === manifest;
+  if (!isInstalled) {
     rmSync(at, { recursive: true, force: true });
     mkdirSync(at, { recursive: true });
     writeFileSync(file, manifest);
     run("npm", ["install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"], { cwd: at });
   }
-  const inside = (path) => join(at, "node_modules", path);
+  const installedPath = (path) => join(at, "node_modules", path);
   return {
-    attw: inside("@arethetypeswrong/cli/dist/index.js"),
-    pnpm: inside("pnpm/bin/pnpm.cjs"),
-    verdaccio: inside("verdaccio/bin/verdaccio"),
-    yarn: inside("@yarnpkg/cli-dist/bin/yarn.js"),
+    attw: installedPath("@arethetypeswrong/cli/dist/index.js"),
+    pnpm: installedPath("pnpm/bin/pnpm.cjs"),
+    verdaccio: installedPath("verdaccio/bin/verdaccio"),
+    yarn: installedPath("@yarnpkg/cli-dist/bin/yarn.js"),
   };
 }
 
@@ -61,15 +62,15 @@ export function installNode(version, platform = `linux-${process.arch}`) {
   const bin = join(at, "package/bin");
   if (existsSync(join(bin, "node"))) return bin;
   mkdirSync(at, { recursive: true });
-  const packed = JSON.parse(run("npm", ["pack", "--json", `${name}@${version}`, "--pack-destination", at]));
-  const [{ filename }] = Array.isArray(packed) ? packed : Object.values(packed);
+  const packResults = JSON.parse(run("npm", ["pack", "--json", `${name}@${version}`, "--pack-destination", at]));
+  const [{ filename }] = Array.isArray(packResults) ? packResults : Object.values(packResults);
   run("tar", ["-xzf", join(at, filename), "-C", at]);
   rmSync(join(at, filename));
   return bin;
 }
 
 /** What an attempt failed of, as text; undefined if it succeeded. */
-export function faultOf(attempt) {
+export function catchFault(attempt) {
   try {
     attempt();
     return undefined;

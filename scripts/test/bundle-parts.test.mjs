@@ -14,9 +14,9 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
 import { archive } from "../bundle/archive.mjs";
 import { runStep } from "../bundle/inside/gpu/run-step.mjs";
-import { modulesOf } from "../bundle/modules.mjs";
-import { recipeOf, stageRecipes } from "../bundle/recipes.mjs";
-import { packagesOf } from "../workspace.mjs";
+import { collectModules } from "../bundle/modules.mjs";
+import { createRecipe, stageRecipes } from "../bundle/recipes.mjs";
+import { listPackages } from "../workspace.mjs";
 import { pack, repository } from "./fixture.mjs";
 
 const scripts = fileURLToPath(new URL("..", import.meta.url));
@@ -55,7 +55,7 @@ describe("what a tool needs", () => {
 
   test("is found as Node finds it, and nothing else", () => {
     const root = repository({ "package-lock.json": { packages: lock }, ...files });
-    expect(modulesOf(root, ["tool"])).toEqual([
+    expect(collectModules(root, ["tool"])).toEqual([
       "node_modules/a",
       "node_modules/a/node_modules/b",
       "node_modules/peer",
@@ -98,7 +98,7 @@ describe("a recipe", () => {
 
   test("names no place of the machine that it was written on, and leaves out programs", () => {
     const root = repository({ ...pack("tiny"), ...native });
-    const steps = recipeOf(root, "packages/tiny");
+    const steps = createRecipe(root, "packages/tiny");
     expect(steps.map(({ command }) => /(\w+\.(?:cc|a|node))\b(?!.*\.(?:cc|a|node)\b)/.exec(command)?.[1])).toEqual(
       expect.arrayContaining(["part.cc", "object.cc", "tiny.cc"]),
     );
@@ -109,7 +109,7 @@ describe("a recipe", () => {
   test("is all that a compiler needs, with machine code taken from the addon that has it", () => {
     const root = repository({ ...pack("tiny"), ...native });
     const bare = repository({ ...pack("tiny"), ...native, "packages/tiny/build-cmake/kernels.fatbin": "" });
-    expect(stageRecipes(root, bare, packagesOf(root))).toEqual([]);
+    expect(stageRecipes(root, bare, listPackages(root))).toEqual([]);
     cpSync(join(scripts, "bundle"), join(bare, "scripts/bundle"), { recursive: true });
     cpSync(join(scripts, "workspace.mjs"), join(bare, "scripts/workspace.mjs"));
     spawnSync("rm", ["-r", join(bare, "packages/tiny/build-cmake")]);
@@ -123,7 +123,7 @@ describe("a recipe", () => {
 
   test("is left out where the machine code is not at hand", () => {
     const root = repository({ ...pack("tiny"), ...native, "packages/tiny/prebuilds/tiny.node": "another" });
-    const notes = stageRecipes(root, root, packagesOf(root));
+    const notes = stageRecipes(root, root, listPackages(root));
     expect(notes).toEqual([expect.stringMatching(/of packages\/tiny was not found/)]);
   });
 

@@ -1,12 +1,12 @@
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { blocksOf, blocksOfComments, generate, instrument } from "../doc-examples.mjs";
+import { parseBlocks, parseCommentBlocks, generate, instrument } from "../doc-examples.mjs";
 import { expectThrown, expectValue } from "../example-value.ts";
 import { pack, repository } from "./fixture.mjs";
 
 test("finds the TypeScript blocks of a Markdown text with their lines", () => {
   const text = "# Title\n```sh\nls\n```\n```ts\na;\nb;\n```\n```ts ranks=4\nc;\n```\n```tsx\n```";
-  expect(blocksOf(text)).toEqual([
+  expect(parseBlocks(text)).toEqual([
     { info: "ts", line: 6, code: "a;\nb;" },
     { info: "ts ranks=4", line: 10, code: "c;" },
   ]);
@@ -15,7 +15,7 @@ test("finds the TypeScript blocks of a Markdown text with their lines", () => {
 test("finds the blocks of doc comments only, at the lines of the source", () => {
   const source =
     'const x = "```ts";\n/**\n * Doubles.\n * @example\n * ```ts\n * if (a) {\n *   b;\n * }\n * ```\n */\n// ```ts';
-  expect(blocksOfComments(source)).toEqual([{ info: "ts", line: 6, code: "if (a) {\n  b;\n}" }]);
+  expect(parseCommentBlocks(source)).toEqual([{ info: "ts", line: 6, code: "if (a) {\n  b;\n}" }]);
 });
 
 describe("instrument", () => {

@@ -3,7 +3,7 @@ import { fileURLToPath } from "node:url";
 import { MosaicError } from "@mosaic/core";
 import { RendezvousError, StoreError, UsageError } from "@mosaic/launcher";
 import { expect, it } from "vitest";
-import { anchorsOf } from "../check-links.mjs";
+import { listAnchors } from "../check-links.mjs";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
 const page = readFileSync(`${root}docs/troubleshooting.md`, "utf8");
@@ -35,7 +35,7 @@ it("has a heading on the page of troubleshooting for every error class that is e
 });
 
 it("states that heading in `help`, and not in the message", async () => {
-  const anchors = anchorsOf(page);
+  const anchors = listAnchors(page);
   const errors = [...(await exportedErrors()).values()].filter((each) => each.prototype instanceof MosaicError);
   expect(errors.length).toBeGreaterThan(10);
   const details = { where: "here", expected: "this" };

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { cyclesOf, importsOf } from "../imports.mjs";
+import { findCycles, parseImports } from "../imports.mjs";
 
 describe("importsOf", () => {
   test.each([
@@ -19,7 +19,7 @@ describe("importsOf", () => {
     ['const a = require("node:fs");', ["node:fs"]],
     ['import { x } from "./b.ts";\nimport { y } from "./a.ts";\nexport { z } from "./b.ts";', ["./b.ts", "./a.ts"]],
   ])("finds %j", (source, expected) => {
-    expect(importsOf(source).map((one) => one.specifier)).toEqual(expected);
+    expect(parseImports(source).map((one) => one.specifier)).toEqual(expected);
   });
 
   test.each([
@@ -30,7 +30,7 @@ describe("importsOf", () => {
     ['export function f() { return { from: "./a.ts" }; }'],
     ['const url = "https://example.org"; // from "./a.ts"'],
   ])("finds nothing in %j", (source) => {
-    expect(importsOf(source)).toEqual([]);
+    expect(parseImports(source)).toEqual([]);
   });
 });
 
@@ -47,7 +47,7 @@ describe("importsOf distinguishes types from values", () => {
     ['export * from "./a.ts";', false],
     ['import type { A } from "./a.ts";\nimport { b } from "./a.ts";', false],
   ])("%j: %s", (source, typeOnly) => {
-    expect(importsOf(source)).toEqual([{ specifier: "./a.ts", typeOnly }]);
+    expect(parseImports(source)).toEqual([{ specifier: "./a.ts", typeOnly }]);
   });
 });
 
@@ -55,19 +55,19 @@ describe("cyclesOf", () => {
   const graph = (edges) => new Map(Object.entries(edges));
 
   test("finds none in a diamond", () => {
-    expect(cyclesOf(graph({ a: ["b", "c"], b: ["d"], c: ["d"], d: [] }))).toEqual([]);
+    expect(findCycles(graph({ a: ["b", "c"], b: ["d"], c: ["d"], d: [] }))).toEqual([]);
   });
 
   test("finds a node that points to itself", () => {
-    expect(cyclesOf(graph({ a: ["a"] }))).toEqual([["a", "a"]]);
+    expect(findCycles(graph({ a: ["a"] }))).toEqual([["a", "a"]]);
   });
 
   test("finds a long way round, behind an innocent entry", () => {
-    expect(cyclesOf(graph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
+    expect(findCycles(graph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
   });
 
   test("finds two separate cycles, and ignores edges out of the graph", () => {
-    const found = cyclesOf(graph({ a: ["b"], b: ["a", "elsewhere"], c: ["d"], d: ["c"] }));
+    const found = findCycles(graph({ a: ["b"], b: ["a", "elsewhere"], c: ["d"], d: ["c"] }));
     expect(found).toEqual([
       ["a", "b", "a"],
       ["c", "d", "c"],

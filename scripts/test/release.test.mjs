@@ -2,17 +2,24 @@ import { spawnSync } from "node:child_process";
 import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { addonFaults, BUDGETS, budgetFaults, FOREIGN, licenceFaults, manifestFaults } from "../release/checks.mjs";
-import { barePath, firstProgram } from "../release/consumers.mjs";
-import { compareVersions, demandsOf, isAtMost, NEWEST, portabilityFaults } from "../release/elf.mjs";
-import { installedBytes, packagesOfScope, prebuildsIn } from "../release/installed.mjs";
-import { addonsOf } from "../release/prebuilds.mjs";
+import {
+  addonFaults,
+  BUDGETS,
+  budgetFaults,
+  FOREIGN_LICENSES,
+  licenceFaults,
+  manifestFaults,
+} from "../release/checks.mjs";
+import { createBarePath, firstProgram } from "../release/consumers.mjs";
+import { compareVersions, readRequirements, isAtMost, MAX_VERSIONS, portabilityFaults } from "../release/elf.mjs";
+import { installedBytes, packagesOfScope, listPrebuilds } from "../release/installed.mjs";
+import { listAddons } from "../release/prebuilds.mjs";
 import { loopbackEnvironment, publish } from "../release/registry.mjs";
 import { consumerTable } from "../release/report.mjs";
 import { nextManifests } from "../release/stage.mjs";
 import { aptOptions, makeLinksRelative } from "../release/sysroot.mjs";
 import { root } from "../release/tools.mjs";
-import { packagesOf } from "../workspace.mjs";
+import { listPackages } from "../workspace.mjs";
 import { pack, repository } from "./fixture.mjs";
 
 describe("what an addon demands", () => {
@@ -32,7 +39,7 @@ describe("what an addon demands", () => {
   }
 
   test("is read from the file: libraries, versions, machine", () => {
-    const { machine, libraries, versions } = demandsOf(readFileSync(library(["-lc"])));
+    const { machine, libraries, versions } = readRequirements(readFileSync(library(["-lc"])));
     expect(machine).toBe(process.arch);
     expect(libraries).toEqual(["libc.so.6"]);
     expect(versions).toHaveLength(1);
@@ -42,7 +49,7 @@ describe("what an addon demands", () => {
   test("another machine, a newer version and a strange library are faults", () => {
     const plain = library(["-lc"]);
     const platform = `linux-${process.arch}`;
-    const [version] = demandsOf(readFileSync(plain)).versions;
+    const [version] = readRequirements(readFileSync(plain)).versions;
     expect(portabilityFaults(plain, platform, { GLIBC: version.split("_")[1] })).toEqual([]);
     expect(portabilityFaults(plain, platform, { GLIBC: "2.1" })).toEqual([`it demands ${version}`]);
     expect(portabilityFaults(plain, "linux-riscv64", { GLIBC: "9" })).toEqual([`the file is for ${platform}`]);
@@ -55,14 +62,14 @@ describe("what an addon demands", () => {
     expect(compareVersions("2.2.5", "2.3")).toBeLessThan(0);
     expect(compareVersions("2.28", "2.28")).toBe(0);
     expect(compareVersions("2.28.1", "2.28")).toBeGreaterThan(0);
-    expect(isAtMost("GLIBC_2.28", NEWEST)).toBe(true);
-    expect(isAtMost("GLIBC_2.29", NEWEST)).toBe(false);
-    expect(isAtMost("GLIBCXX_3.4", NEWEST)).toBe(false);
-    expect(isAtMost("GLIBC_PRIVATE", NEWEST)).toBe(false);
+    expect(isAtMost("GLIBC_2.28", MAX_VERSIONS)).toBe(true);
+    expect(isAtMost("GLIBC_2.29", MAX_VERSIONS)).toBe(false);
+    expect(isAtMost("GLIBCXX_3.4", MAX_VERSIONS)).toBe(false);
+    expect(isAtMost("GLIBC_PRIVATE", MAX_VERSIONS)).toBe(false);
   });
 
   test("what is no ELF file is rejected", () => {
-    expect(() => demandsOf(Buffer.alloc(64))).toThrow("expected a 64-bit little-endian ELF file");
+    expect(() => readRequirements(Buffer.alloc(64))).toThrow("expected a 64-bit little-endian ELF file");
   });
 });
 
@@ -88,7 +95,7 @@ describe("the sysroot", () => {
 
 describe("before publishing", () => {
   test("every published package has a budget, and no other", () => {
-    const published = packagesOf(root).filter(({ isProgram, manifest }) => !isProgram && !manifest.private);
+    const published = listPackages(root).filter(({ isProgram, manifest }) => !isProgram && !manifest.private);
     const names = published.map((one) => String(one.name));
     expect(Object.keys(BUDGETS).toSorted()).toEqual(names.toSorted());
     expect(budgetFaults("@mosaic/core", 1, { "@mosaic/core": 1 })).toEqual([]);
@@ -111,7 +118,7 @@ describe("before publishing", () => {
   test("a listed dependency has one version, its license, and nothing that it brings along", () => {
     const name = "@huggingface/jinja";
     const modules = (manifest) => repository({ [`${name}/package.json`]: manifest });
-    const right = { version: "1.2.3", license: FOREIGN[name] };
+    const right = { version: "1.2.3", license: FOREIGN_LICENSES[name] };
     const faults = (version, manifest) => manifestFaults({ dependencies: { [name]: version } }, modules(manifest));
     expect(faults("1.2.3", right)).toEqual([]);
     expect(faults("^1.2.3", right)).toEqual([
@@ -135,7 +142,7 @@ describe("before publishing", () => {
   });
 
   test("addons are named after their packages", () => {
-    const names = addonsOf(root).map(({ target }) => target);
+    const names = listAddons(root).map(({ target }) => target);
     expect(names).toContain("mosaic_kernels_cpu");
     expect(names).toHaveLength(6);
   });
@@ -193,11 +200,11 @@ describe("projects that install", () => {
     symlinkSync(join(at, "node_modules/@mosaic/one"), join(at, "node_modules/.pnpm/node_modules/@mosaic/one"));
     expect(packagesOfScope(at, "@mosaic")).toHaveLength(2);
     expect(installedBytes(at)).toBe(8);
-    expect(prebuildsIn(at)).toEqual([join(at, "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds")]);
+    expect(listPrebuilds(at)).toEqual([join(at, "node_modules/.pnpm/node_modules/@mosaic/two/prebuilds")]);
   });
 
   test("have a Node and a shell on the PATH, and no compiler", () => {
-    const bin = barePath(repository({ "node/node": "" }), "/node");
+    const bin = createBarePath(repository({ "node/node": "" }), "/node");
     const { stdout } = spawnSync("/bin/sh", ["-c", "command -v sh g++ cc cmake make"], {
       env: { PATH: bin },
       encoding: "utf8",

@@ -2,8 +2,8 @@ import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, it } from "vitest";
 import { pagesOf, siteText, unlistedDocuments } from "../../docs/site/pages.mjs";
-import { file, tableOf } from "../backend-figures.mjs";
-import { PICTURES, pathOf } from "../site-pictures.mjs";
+import { file, createTable } from "../backend-figures.mjs";
+import { PICTURES, picturePath } from "../site-pictures.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
@@ -30,9 +30,9 @@ it("rewrites links to pages and pictures, and replaces links to sources by their
 });
 
 it.each(Object.entries(PICTURES))("%s is what the command draws, byte for byte", (name, draw) => {
-  expect(readFileSync(pathOf(name), "utf8") === draw()).toBe(true);
+  expect(readFileSync(picturePath(name), "utf8") === draw()).toBe(true);
 });
 
 it("has the planner's figures, of one of the tables: npm run check:docs compares all", () => {
-  expect(readFileSync(file, "utf8")).toContain(tableOf("documents"));
+  expect(readFileSync(file, "utf8")).toContain(createTable("documents"));
 }, 180_000);

@@ -41,49 +41,49 @@ export abstract class AttentionLayer extends Module {
 
 /** Every query sees every other key: keys and values go around the ranks. */
 class RingAttentionLayer extends AttentionLayer {
-  readonly #inner: MultiAxisAttention;
+  readonly #attention: MultiAxisAttention;
 
   constructor(ctx: Context, { embedDim, heads: numHeads }: ModelSettings) {
     super();
     const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: excludeSelfMask };
-    this.#inner = this.addChild(
+    this.#attention = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, backend: "ring" }),
     );
-    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
+    initializeQkEqual(ctx, this.#attention.qkvProjection, embedDim);
   }
 
   async forward(x: Tensor): Promise<AttentionOutput> {
-    return { out: this.#inner.forward(x), result: null };
+    return { out: this.#attention.forward(x), result: null };
   }
 }
 
 /** Every query sees its own chunk: the chunks of a rank are an axis of their own. */
 class LocalAttentionLayer extends AttentionLayer {
-  readonly #inner: MultiAxisAttention;
+  readonly #attention: MultiAxisAttention;
   readonly #chunkLength: number;
 
   constructor(ctx: Context, { embedDim, heads: numHeads, chunkLength }: ModelSettings) {
     super();
     const options = { embedDim, numHeads, scale: attentionScale(embedDim / numHeads), mask: excludeSelfMask };
-    this.#inner = this.addChild(
+    this.#attention = this.addChild(
       "inner",
       new MultiAxisAttention(ctx, { ...options, attentionAxis: 2, backend: "local" }),
     );
     this.#chunkLength = chunkLength;
-    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
+    initializeQkEqual(ctx, this.#attention.qkvProjection, embedDim);
   }
 
   async forward(x: Tensor): Promise<AttentionOutput> {
     const [batch, rows, embed] = x.shape as [number, number, number];
     const chunks = [batch, rows / this.#chunkLength, this.#chunkLength, embed];
-    return { out: scope(() => this.#inner.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
+    return { out: scope(() => this.#attention.forward(x.reshape(chunks)).reshape(x.shape)), result: null };
   }
 }
 
 /** Every query sees its own chunk and those that the router chose for it. */
 class MetaAttentionLayer extends AttentionLayer {
-  readonly #inner: HierarchicalMetaAttention;
+  readonly #metaAttention: HierarchicalMetaAttention;
 
   constructor(ctx: Context, { embedDim, heads: numHeads, topK, chunks, warmup: warmupSteps }: ModelSettings) {
     super();
@@ -100,12 +100,12 @@ class MetaAttentionLayer extends AttentionLayer {
       gate: false,
       certificate: false,
     } as const;
-    this.#inner = this.addChild("inner", new HierarchicalMetaAttention(ctx, options));
-    initializeQkEqual(ctx, this.#inner.qkvProjection, embedDim);
+    this.#metaAttention = this.addChild("inner", new HierarchicalMetaAttention(ctx, options));
+    initializeQkEqual(ctx, this.#metaAttention.qkvProjection, embedDim);
   }
 
   async forward(x: Tensor, options: MetaForwardOptions = {}): Promise<AttentionOutput> {
-    const result = await this.#inner.forward(x, options);
+    const result = await this.#metaAttention.forward(x, options);
     return { out: result.out, result };
   }
 }

@@ -48,28 +48,32 @@ const MAP_TOP_K = 2;
 
 /**
  * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
- * a method that attends to fewer keys takes more steps; and measures the routers. `startOf` names how the training of that name is started.
+ * a method that attends to fewer keys takes more steps; and measures the routers. `launchOptionsFor` names how the training of that name is started.
  */
 export async function compareMethods(
   settings: Settings,
-  startOf: (name: string) => TrainingLaunchOptions,
+  launchOptionsFor: (name: string) => TrainingLaunchOptions,
 ): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
   const budget = settings.steps * multiplyAddsPerStep(0, { ...settings, method: "ring" });
   const methods: MethodResult[] = [];
   let map: RoutingMap | undefined;
-  for (const contender of comparedMethods) {
-    const name = formatMethodName(contender);
-    const own = { ...settings, ...contender, outputDir: join(settings.outputDir, name.replace(" ", "-")) };
-    const steps = stepsForBudget(budget, own);
-    const result = await trainMethod({ ...own, steps }, startOf(name));
-    if (contender.method !== "meta") {
+  for (const comparedMethod of comparedMethods) {
+    const name = formatMethodName(comparedMethod);
+    const methodSettings = {
+      ...settings,
+      ...comparedMethod,
+      outputDir: join(settings.outputDir, name.replace(" ", "-")),
+    };
+    const steps = stepsForBudget(budget, methodSettings);
+    const result = await trainMethod({ ...methodSettings, steps }, launchOptionsFor(name));
+    if (comparedMethod.method !== "meta") {
       methods.push(result);
       continue;
     }
     await using ctx: Context = await init({ seed: settings.seed });
     using trainer = await loadTrained(ctx, result.settings);
     methods.push({ ...result, recall: await measureRouterRecall(trainer) });
-    if (contender.topK === MAP_TOP_K) map = await computeRoutingMap(ctx, result.settings, trainer.model);
+    if (comparedMethod.topK === MAP_TOP_K) map = await computeRoutingMap(ctx, result.settings, trainer.model);
   }
   return { methods, map: map! };
 }

@@ -18,9 +18,9 @@ export async function attentionBytesSent(
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
   // In floats, so that a float32 holds the number exactly.
-  using floats = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
-  ctx.world.allReduce(floats, "sum", { label: "bytes" }).wait();
-  return (await floats.item()) * FLOAT_BYTES;
+  using bytesTensor = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
+  ctx.world.allReduce(bytesTensor, "sum", { label: "bytes" }).wait();
+  return (await bytesTensor.item()) * FLOAT_BYTES;
 }
 
 /** Keys and values to all other ranks, forward and again backward, and their gradients home. */
@@ -34,7 +34,7 @@ function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, r
 const TRAINING_FACTOR = 3;
 
 /** Chunks that each chunk looks at beside its own, at a step. */
-function attendedChunks(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
+function countAttendedChunks(step: number, { method, topK, chunks, warmup: steps }: ModelSettings): number {
   if (method === "ring") return chunks - 1;
   return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps });
 }
@@ -42,16 +42,16 @@ function attendedChunks(step: number, { method, topK, chunks, warmup: steps }: M
 /** Multiply-adds of a step, all ranks together. */
 export function multiplyAddsPerStep(step: number, settings: Settings): number {
   const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
-  const keys = (1 + attendedChunks(step, settings)) * chunkLength;
+  const keys = (1 + countAttendedChunks(step, settings)) * chunkLength;
   const projectionsAndMlp = (3 + 1 + 4 + 4) * e * e;
   const summaries = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
-  const perToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS_PER_TOKEN * e + 4 * e;
-  return TRAINING_FACTOR * batch * chunks * chunkLength * perToken;
+  const multiplyAddsPerToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS_PER_TOKEN * e + 4 * e;
+  return TRAINING_FACTOR * batch * chunks * chunkLength * multiplyAddsPerToken;
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */
 export function stepsForBudget(computeBudget: number, settings: Settings): number {
-  let [steps, done] = [0, multiplyAddsPerStep(0, settings)];
-  while (done <= computeBudget) done += multiplyAddsPerStep(++steps, settings);
+  let [steps, multiplyAdds] = [0, multiplyAddsPerStep(0, settings)];
+  while (multiplyAdds <= computeBudget) multiplyAdds += multiplyAddsPerStep(++steps, settings);
   return steps;
 }

@@ -3,7 +3,7 @@ import type { MetaResult } from "@mosaic/attention/meta";
 import { crossEntropyTerms } from "@mosaic/attention/nn";
 import type { Evaluation } from "./curve.ts";
 import { readLambdaGenome } from "./genome.ts";
-import { IGNORED, maskBases, type Sample } from "./masked-bases.ts";
+import { IGNORE_INDEX, maskBases, type Sample } from "./masked-bases.ts";
 import { GenomeModel } from "./model.ts";
 import { Random } from "@mosaic/program";
 import { loadBatch } from "./samples.ts";
@@ -17,25 +17,25 @@ const EVALUATION_BATCH = 8;
 export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_BATCH): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
-  const shares: RecallCount[] = [];
+  const recallCounts: RecallCount[] = [];
   let [sum, count] = [0, 0];
   for (let i = 0; i < sequences; i++) {
     const sample = samples.heldOutSample(i);
     using batch = loadBatch(ctx, [sample], settings);
     using output = await model.forward(batch.tokens);
-    using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORED });
-    using own = terms.detach();
-    if (ctx.size > 1) ctx.world.allReduce(own, "sum", { label: "judgement" }).wait();
-    const [lost, hidden] = await own.read();
-    [sum, count] = [sum + lost!, count + hidden!];
+    using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORE_INDEX });
+    using localTerms = terms.detach();
+    if (ctx.size > 1) ctx.world.allReduce(localTerms, "sum", { label: "judgement" }).wait();
+    const [lossSum, numMasked] = await localTerms.read();
+    [sum, count] = [sum + lossSum!, count + numMasked!];
     if (isPlanted(sample) && output.results.length > 0) {
-      const chosen = chosenChunks(output.results, output.results.length - 1);
-      shares.push(plantedRecall(chosen, sample.sources, settings.topK));
+      const chosenByRow = selectChosenChunks(output.results, output.results.length - 1);
+      recallCounts.push(plantedRecall(chosenByRow, sample.sources, settings.topK));
     }
   }
   model.train();
-  const of = shares.reduce((total, share) => total + share.total, 0);
-  const recall = shares.reduce((total, share) => total + share.recalled, 0) / of;
+  const of = recallCounts.reduce((total, share) => total + share.total, 0);
+  const recall = recallCounts.reduce((total, share) => total + share.recalled, 0) / of;
   return { loss: sum / count, ...(of > 0 && { recall }) };
 }
 
@@ -51,12 +51,12 @@ interface RecallCount {
 
 /** Of how many query chunks the one source is among the first k that were chosen. */
 export function plantedRecall(
-  chosenChunks: readonly (readonly number[])[],
+  chosenByRow: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
   k: number,
 ): RecallCount {
-  const found = [...sources].filter(([query, source]) => chosenChunks[query]!.slice(0, k).includes(source));
-  return { recalled: found.length, total: sources.size };
+  const recalledPairs = [...sources].filter(([query, source]) => chosenByRow[query]!.slice(0, k).includes(source));
+  return { recalled: recalledPairs.length, total: sources.size };
 }
 
 /** What share of the remote mass, and of the k chunks with most of it, the first k chosen chunks have. */
@@ -70,25 +70,29 @@ export interface MassRecall {
 /** Row by row of mass [n,N], n query chunks beginning with number `first`; their own chunk does not count. */
 export function massRecall(
   mass: Float32Array,
-  chosenChunks: readonly (readonly number[])[],
+  chosenByRow: readonly (readonly number[])[],
   { k, chunks, first = 0 }: { k: number; chunks: number; first?: number },
 ): MassRecall {
   const rows = mass.length / chunks;
-  let [hits, got, best] = [0, 0, 0];
+  let [numHits, capturedMass, maxMass] = [0, 0, 0];
   for (let row = 0; row < rows; row++) {
     const of = (chunk: number): number => mass[row * chunks + chunk]!;
-    const others = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== first + row);
-    const top = others.sort((a, b) => of(b) - of(a)).slice(0, k);
-    const taken = chosenChunks[first + row]!.slice(0, k);
-    hits += top.filter((chunk) => taken.includes(chunk)).length;
-    got += taken.reduce((sum, chunk) => sum + of(chunk), 0);
-    best += top.reduce((sum, chunk) => sum + of(chunk), 0);
+    const otherChunks = Array.from({ length: chunks }, (_, chunk) => chunk).filter((chunk) => chunk !== first + row);
+    const topChunks = otherChunks.sort((a, b) => of(b) - of(a)).slice(0, k);
+    const selectedChunks = chosenByRow[first + row]!.slice(0, k);
+    numHits += topChunks.filter((chunk) => selectedChunks.includes(chunk)).length;
+    capturedMass += selectedChunks.reduce((sum, chunk) => sum + of(chunk), 0);
+    maxMass += topChunks.reduce((sum, chunk) => sum + of(chunk), 0);
   }
-  return { recall: hits / (rows * k), captured: got / best };
+  return { recall: numHits / (rows * k), captured: capturedMass / maxMass };
 }
 
 /** The chunks of one sequence that each chunk chose, with the first layer's router or another's. */
-function chosenChunks(results: readonly MetaResult[], layer: number, sequence = 0): readonly (readonly number[])[] {
+function selectChosenChunks(
+  results: readonly MetaResult[],
+  layer: number,
+  sequence = 0,
+): readonly (readonly number[])[] {
   return results[layer]!.meta.chosen[sequence]!;
 }
 
@@ -100,21 +104,26 @@ export async function measureRouterRecall(
   const { ctx, model, settings, samples } = trainer;
   const { chunks, topK: k } = settings;
   const allChunks = Array.from({ length: chunks }, (_, i) => i);
-  const others = allChunks.map((i) => allChunks.filter((j) => j !== i));
-  const found: MassRecall[] = [];
+  const otherChunks = allChunks.map((i) => allChunks.filter((j) => j !== i));
+  const recalls: MassRecall[] = [];
   model.eval();
   for (let i = 0; i < sequences; i++) {
     using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
-    using routed = await model.forward(batch.tokens);
+    using routedOutput = await model.forward(batch.tokens);
     // The same weights look everywhere: what they see is exact attention.
-    using exact = await model.forward(batch.tokens, { chosen: [others] });
-    const { attentionMass } = exact.results.at(-1)!.meta;
-    const chosen = chosenChunks(routed.results, routed.results.length - 1);
-    found.push(massRecall(await attentionMass.read(), chosen, { k, chunks }));
+    using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunks] });
+    const { attentionMass } = exactOutput.results.at(-1)!.meta;
+    const chosenByRow = selectChosenChunks(routedOutput.results, routedOutput.results.length - 1);
+    recalls.push(massRecall(await attentionMass.read(), chosenByRow, { k, chunks }));
   }
   model.train();
-  const mean = (of: (one: MassRecall) => number): number => found.reduce((sum, one) => sum + of(one), 0) / sequences;
-  return { recall: mean((one) => one.recall), captured: mean((one) => one.captured), chance: k / (chunks - 1) };
+  const mean = (of: (recall: MassRecall) => number): number =>
+    recalls.reduce((sum, recall) => sum + of(recall), 0) / sequences;
+  return {
+    recall: mean((recall) => recall.recall),
+    captured: mean((recall) => recall.captured),
+    chance: k / (chunks - 1),
+  };
 }
 
 /** A routing map: how much each bin of the genome is routed to each other, rows sum to 1. */
@@ -133,28 +142,32 @@ const CHUNKS_PER_BIN = 4;
  * Routes the whole genome at once, on one rank, with a trained model's weights: the last layer's routing distribution, by
  * bins of a few chunks. The last bin reaches around the end, where λ closes to a circle inside its host.
  */
-export async function computeRoutingMap(ctx: Context, settings: Settings, trained: GenomeModel): Promise<RoutingMap> {
+export async function computeRoutingMap(
+  ctx: Context,
+  settings: Settings,
+  trainedModel: GenomeModel,
+): Promise<RoutingMap> {
   const genome = readLambdaGenome();
   const { chunkLength } = settings;
   const bin = CHUNKS_PER_BIN * chunkLength;
   const bins = Math.ceil(genome.length / bin);
   const chunks = bins * CHUNKS_PER_BIN;
-  const whole: Settings = { ...settings, chunks };
-  using model = new GenomeModel(ctx, whole);
-  model.loadStateDict(trained.stateDict());
+  const wholeGenomeSettings: Settings = { ...settings, chunks };
+  using model = new GenomeModel(ctx, wholeGenomeSettings);
+  model.loadStateDict(trainedModel.stateDict());
   model.eval();
   const sample = maskBases(genome, { start: 0, length: chunks * chunkLength }, new Random(settings.seed, 2));
-  using batch = loadBatch(ctx, [sample], whole);
+  using batch = loadBatch(ctx, [sample], wholeGenomeSettings);
   using output = await model.forward(batch.tokens);
-  const routing = await output.results.at(-1)!.meta.routingWeights.read();
-  return { bin, bins, weights: sumIntoBins(routing, chunks) };
+  const routingWeights = await output.results.at(-1)!.meta.routingWeights.read();
+  return { bin, bins, weights: sumIntoBins(routingWeights, chunks) };
 }
 
 /** Sums over the chunks of a column's bin, means over those of a row's. */
-function sumIntoBins(routing: Float32Array, chunks: number): readonly number[] {
+function sumIntoBins(routingWeights: Float32Array, chunks: number): readonly number[] {
   const bins = chunks / CHUNKS_PER_BIN;
   const sums = new Float64Array(bins * bins);
-  routing.forEach((weight, at) => {
+  routingWeights.forEach((weight, at) => {
     const row = Math.floor(Math.floor(at / chunks) / CHUNKS_PER_BIN);
     const column = Math.floor((at % chunks) / CHUNKS_PER_BIN);
     sums[row * bins + column]! += weight / CHUNKS_PER_BIN;

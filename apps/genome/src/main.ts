@@ -27,9 +27,9 @@ try {
 
 /** Shows each step of a training of that name. */
 function reportSteps(name: string): (report: StepReport) => void {
-  const show = progress.begin();
+  const showProgress = progress.begin();
   return ({ step, totalSteps, loss }) =>
-    show(step / totalSteps, `${name}: step ${step} of ${totalSteps}, loss ${loss.toFixed(3)}`);
+    showProgress(step / totalSteps, `${name}: step ${step} of ${totalSteps}, loss ${loss.toFixed(3)}`);
 }
 
 async function train(args: readonly string[]): Promise<void> {
@@ -48,35 +48,39 @@ async function compare(args: readonly string[]): Promise<void> {
   });
   writeResult(new URL("genome.jsonl", RESULTS_URL), {
     ...createOrigin("compare", args),
-    methods: methods.map(withoutOutputDir),
+    methods: methods.map(removeOutputDir),
     map,
   });
   progress.end();
   for (const { name, curve, recall } of methods) {
     const { step, bytes, held } = curve.at(-1)!;
-    const found = recall ? `, recall ${recall.recall.toFixed(3)} (chance ${recall.chance.toFixed(3)})` : "";
-    console.log(`${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${found}`);
+    const recallText = recall ? `, recall ${recall.recall.toFixed(3)} (chance ${recall.chance.toFixed(3)})` : "";
+    console.log(
+      `${name}: ${step} steps, loss ${held!.loss.toFixed(4)}, ${(bytes / 1e6).toFixed(1)} MB sent${recallText}`,
+    );
   }
 }
 
 async function planted(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
-  const first = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
-  for (const seed of [0, 1, 2].map((more) => first.seed + more)) {
-    const own = (outputDir: string): Settings => ({ ...first, seed, outputDir });
+  const firstSettings = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
+  for (const seed of [0, 1, 2].map((moreSeeds) => firstSettings.seed + moreSeeds)) {
+    const seedSettings = (outputDir: string): Settings => ({ ...firstSettings, seed, outputDir });
     const start = { progress: reportSteps(`planted, seed ${seed}`), abort };
-    const run = await withTemporaryDirectory("mosaic-genome-", (outputDir) => trainPlanted(own(outputDir), start));
+    const plantedRun = await withTemporaryDirectory("mosaic-genome-", (outputDir) =>
+      trainPlanted(seedSettings(outputDir), start),
+    );
     progress.end();
     console.log(
-      `seed ${seed}: recall@${first.topK} ${run.recall.toFixed(3)} of ${run.pairs} pairs (chance ${run.chance.toFixed(3)})`,
+      `seed ${seed}: recall@${firstSettings.topK} ${plantedRun.recall.toFixed(3)} of ${plantedRun.pairs} pairs (chance ${plantedRun.chance.toFixed(3)})`,
     );
-    runs.push(withoutOutputDir(run));
+    runs.push(removeOutputDir(plantedRun));
     writeResult(new URL("planted.jsonl", RESULTS_URL), { ...createOrigin("planted", args), runs });
   }
 }
 
 /** Without the output directory, which was temporary. */
-function withoutOutputDir<T extends { readonly settings: Settings }>(result: T): T {
+function removeOutputDir<T extends { readonly settings: Settings }>(result: T): T {
   return { ...result, settings: { ...result.settings, outputDir: "" } };
 }
 

@@ -2,13 +2,13 @@ import { type Bases, MASKED, parseBases } from "./genome.ts";
 import type { Random } from "@mosaic/program";
 
 /** Targets of positions that do not count. */
-export const IGNORED = -100;
+export const IGNORE_INDEX = -100;
 
 /** One sequence: inputs and targets of a model. */
 export interface Sample {
   /** Bases 0 to 3, `MASKED` where hidden [S]. */
   readonly bases: Uint8Array;
-  /** The hidden bases, `IGNORED` elsewhere [S]. */
+  /** The hidden bases, `IGNORE_INDEX` elsewhere [S]. */
   readonly targets: Float32Array;
 }
 
@@ -27,20 +27,20 @@ export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
 /** A stretch of the genome with some bases hidden; the genome is circular, as λ's own does inside its host. */
 export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
   const bases = new Uint8Array(length);
-  const targets = new Float32Array(length).fill(IGNORED);
+  const targets = new Float32Array(length).fill(IGNORE_INDEX);
   for (let i = 0; i < length; i++) {
     const base = genome[(start + i) % genome.length]!;
-    const hidden = random.uniform() < MASK_RATE;
-    bases[i] = hidden ? MASKED : base;
-    if (hidden) targets[i] = base;
+    const isMasked = random.uniform() < MASK_RATE;
+    bases[i] = isMasked ? MASKED : base;
+    if (isMasked) targets[i] = base;
   }
   return { bases, targets };
 }
 
 /** A place for a stretch of training, clear of what is held out. */
 export function drawTrainingStart(genome: Bases, length: number, random: Random): number {
-  const free = genome.length - (HELD_OUT.end - HELD_OUT.start) - length + 1;
-  return (HELD_OUT.end + random.integer(free)) % genome.length;
+  const numStarts = genome.length - (HELD_OUT.end - HELD_OUT.start) - length + 1;
+  return (HELD_OUT.end + random.integer(numStarts)) % genome.length;
 }
 
 // What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
@@ -65,13 +65,13 @@ interface ChunkShape {
 /** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
 export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape, random: Random): PlantedSample {
   const length = chunks * chunkLength;
-  const from = random.integer(genome.length);
-  const bases = Uint8Array.from({ length }, (_, i) => genome[(from + i) % genome.length]!);
-  const targets = new Float32Array(length).fill(IGNORED);
+  const offset = random.integer(genome.length);
+  const bases = Uint8Array.from({ length }, (_, i) => genome[(offset + i) % genome.length]!);
+  const targets = new Float32Array(length).fill(IGNORE_INDEX);
   const sources = new Map<number, number>();
-  const known = new Set<string>();
+  const usedKeys = new Set<string>();
   for (const [query, source] of drawPairs(chunks, random)) {
-    const motif = drawPlantedMotif(random, known);
+    const motif = drawPlantedMotif(random, usedKeys);
     for (const chunk of [query, source]) {
       const start = chunk * chunkLength + random.integer(chunkLength - MOTIF_LENGTH + 1);
       bases.set(motif, start);
@@ -90,12 +90,12 @@ function maskRepeat(letters: Uint8Array, targets: Float32Array, start: number): 
 }
 
 /** A plant whose first key no other of the sequence has. */
-function drawPlantedMotif(random: Random, known: Set<string>): Uint8Array {
-  const drawn = Uint8Array.from({ length: MOTIF_LENGTH - KEY_MARKER.length }, () => random.integer(4));
-  const key = drawn.slice(0, KEY_LENGTH).join("");
-  if (known.has(key)) return drawPlantedMotif(random, known);
-  known.add(key);
-  return Uint8Array.from([...KEY_MARKER, ...drawn]);
+function drawPlantedMotif(random: Random, usedKeys: Set<string>): Uint8Array {
+  const bases = Uint8Array.from({ length: MOTIF_LENGTH - KEY_MARKER.length }, () => random.integer(4));
+  const key = bases.slice(0, KEY_LENGTH).join("");
+  if (usedKeys.has(key)) return drawPlantedMotif(random, usedKeys);
+  usedKeys.add(key);
+  return Uint8Array.from([...KEY_MARKER, ...bases]);
 }
 
 /** All chunks in pairs (query, source), neighbours never together. */

@@ -37,21 +37,21 @@ class Block extends Module {
   }
 
   async forward(x: Tensor, options: MetaForwardOptions): Promise<{ out: Tensor; result: MetaResult | null }> {
-    using normal = this.#attentionNorm.forward(x);
-    const { out: found, result } = await this.attention.forward(normal, options);
+    using normed = this.#attentionNorm.forward(x);
+    const { out: attentionOut, result } = await this.attention.forward(normed, options);
     const out = scope(() => {
-      const attended = x.add(found);
-      return attended.add(this.#mlp.forward(this.#mlpNorm.forward(attended)));
+      const attentionResidual = x.add(attentionOut);
+      return attentionResidual.add(this.#mlp.forward(this.#mlpNorm.forward(attentionResidual)));
     });
-    if (!result) found.dispose();
+    if (!result) attentionOut.dispose();
     return { out, result };
   }
 }
 
 /** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
 function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
-  using known = fromArray(ctx, unmaskedEmbeddingRows(), [WORD_VOCABULARY_SIZE, 1]);
-  ctx.device.kernels.binary("mul", weight, weight, known);
+  using unmaskedRows = fromArray(ctx, unmaskedEmbeddingRows(), [WORD_VOCABULARY_SIZE, 1]);
+  ctx.device.kernels.binary("mul", weight, weight, unmaskedRows);
 }
 
 /**
@@ -82,13 +82,13 @@ export class GenomeModel extends Module {
     let x = scope(() => this.#tokenEmbedding.forward(tokenIds).sum(2).add(this.#positionEmbedding.forward(positions)));
     const results: MetaResult[] = [];
     for (const block of this.blocks) {
-      using before = x;
-      const { out, result } = await block.forward(before, options);
+      using previous = x;
+      const { out, result } = await block.forward(previous, options);
       x = out;
       if (result) results.push(result);
     }
-    using last = x;
-    const logits = scope(() => this.#head.forward(this.#norm.forward(last)));
+    using lastHidden = x;
+    const logits = scope(() => this.#head.forward(this.#norm.forward(lastHidden)));
     return {
       logits,
       results,

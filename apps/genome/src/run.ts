@@ -35,22 +35,22 @@ export async function train(
   const { curve: curvePath, checkpoint } = trainingFiles(outputDir);
   const trainer = new Trainer(ctx, settings);
   const { model, optimizer } = trainer;
-  let sums: RunningTotals = { bytes: 0, work: 0 };
+  let runningTotals: RunningTotals = { bytes: 0, work: 0 };
   if (ctx.rank === 0) createDirectory(outputDir);
   if (existsSync(checkpoint))
-    sums = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
+    runningTotals = (await loadCheckpoint(ctx, checkpoint, { model, optimizer })).data as RunningTotals;
   const curve = ctx.rank === 0 ? new LearningCurve<CurvePoint>(curvePath) : undefined;
   curve?.truncateAfter(optimizer.steps);
   while (optimizer.steps < steps) {
-    const work = sums.work + multiplyAddsPerStep(optimizer.steps, settings);
+    const work = runningTotals.work + multiplyAddsPerStep(optimizer.steps, settings);
     const { loss, bytes } = await trainer.step();
-    sums = { bytes: sums.bytes + bytes, work };
+    runningTotals = { bytes: runningTotals.bytes + bytes, work };
     const step = optimizer.steps;
-    const isJudged = step % evaluateEvery === 0 || step === steps;
-    const held = isJudged ? { held: await evaluate(trainer) } : {};
-    curve?.append({ step, loss, ...sums, ...held });
+    const isEvaluationStep = step % evaluateEvery === 0 || step === steps;
+    const evaluationPoint = isEvaluationStep ? { held: await evaluate(trainer) } : {};
+    curve?.append({ step, loss, ...runningTotals, ...evaluationPoint });
     if (step % checkpointEvery === 0 || step === steps) {
-      await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: sums });
+      await saveCheckpoint(ctx, checkpoint, { model, optimizer, data: runningTotals });
     }
     progress(step, loss);
   }

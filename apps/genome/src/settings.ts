@@ -80,20 +80,21 @@ ${[...integerOptions, ...numberOptions]
 type FixedOptions = Readonly<Record<string, string>>;
 
 /** Reads options of a training; throws a UsageError, for one that is decided, too. */
-export function parseSettings(args: readonly string[], fixed: FixedOptions = {}): Settings {
-  const given = parse(args);
-  const idle = Object.keys(fixed).find((flag) => given[flag] !== undefined);
-  if (idle !== undefined) throw new UsageError(`--${idle}: this command sets the option; omit it`);
-  const values: Readonly<Record<string, string | undefined>> = { ...given, ...fixed };
+export function parseSettings(args: readonly string[], fixedOptions: FixedOptions = {}): Settings {
+  const parsedOptions = parse(args);
+  const redundantFlag = Object.keys(fixedOptions).find((flag) => parsedOptions[flag] !== undefined);
+  if (redundantFlag !== undefined) throw new UsageError(`--${redundantFlag}: this command sets the option; omit it`);
+  const values: Readonly<Record<string, string | undefined>> = { ...parsedOptions, ...fixedOptions };
   const task = parseChoice("task", values["task"] ?? "genome", tasks);
-  const base = defaults[task];
-  const read: Record<string, number> = {};
+  const taskDefaults = defaults[task];
+  const parsedNumbers: Record<string, number> = {};
   for (const name of [...integerOptions, ...numberOptions]) {
     const text = values[toFlag(name)];
-    if (text !== undefined) read[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
+    if (text !== undefined)
+      parsedNumbers[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
   }
-  const method = parseChoice("method", values["method"] ?? base.method, methods);
-  const settings: Settings = { ...base, ...read, method };
+  const method = parseChoice("method", values["method"] ?? taskDefaults.method, methods);
+  const settings: Settings = { ...taskDefaults, ...parsedNumbers, method };
   const outputDir =
     values["output-dir"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
   return checkSettings({ ...settings, outputDir });
@@ -104,13 +105,13 @@ export function formatArgs(settings: Settings): readonly string[] {
   return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
 }
 
-const AT_LEAST_ONE = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
+const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
 /** A longer stretch would be evaluated on training data. */
 const MAX_LENGTH = HELD_OUT.end - HELD_OUT.start;
 
 function checkSettings(settings: Settings): Settings {
   const { task, chunks, chunkLength, ranks, method, topK } = settings;
-  for (const name of AT_LEAST_ONE) {
+  for (const name of POSITIVE_SETTINGS) {
     if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
   }
   if (task === "genome" && chunks * chunkLength > MAX_LENGTH) {
@@ -148,15 +149,16 @@ function parse(args: readonly string[]): Readonly<Record<string, string | undefi
   }
 }
 
-function parseNumber(name: string, text: string, isReal: boolean): number {
+function parseNumber(name: string, text: string, allowsFractions: boolean): number {
   const value = Number(text);
-  if (text.trim() !== "" && value >= 0 && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
-  throw new UsageError(`--${name}: expected ${isReal ? "a number" : "an integer"} ≥ 0, received "${text}"`);
+  if (text.trim() !== "" && value >= 0 && (allowsFractions ? Number.isFinite(value) : Number.isSafeInteger(value)))
+    return value;
+  throw new UsageError(`--${name}: expected ${allowsFractions ? "a number" : "an integer"} ≥ 0, received "${text}"`);
 }
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const found = choices.find((choice) => choice === text);
-  if (found !== undefined) return found;
+  const matchingChoice = choices.find((choice) => choice === text);
+  if (matchingChoice !== undefined) return matchingChoice;
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
 

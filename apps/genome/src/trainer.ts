@@ -3,7 +3,7 @@ import { massLoss, type MetaResult } from "@mosaic/attention/meta";
 import { AdamW, clipGradNorm, cosine, crossEntropy, linearWarmup, type ParameterOverrides } from "@mosaic/attention/nn";
 import { loadBatch, SampleSource } from "./samples.ts";
 import { GenomeModel } from "./model.ts";
-import { IGNORED } from "./masked-bases.ts";
+import { IGNORE_INDEX } from "./masked-bases.ts";
 import type { Settings } from "./settings.ts";
 import { attentionBytesSent } from "./cost.ts";
 
@@ -34,12 +34,18 @@ export class Trainer implements Disposable {
     this.settings = settings;
     this.samples = new SampleSource(settings);
     this.model = new GenomeModel(ctx, settings);
-    const forParameter = task === "planted" ? plantedOverrides : () => ({});
+    const parameterOverrides = task === "planted" ? plantedOverrides : () => ({});
     const schedule = linearWarmup(
       Math.min(WARMUP_STEPS, steps),
       cosine(Math.max(1, steps - WARMUP_STEPS), { end: 0.05 }),
     );
-    this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.01, betas: [0.9, 0.98], forParameter });
+    this.optimizer = new AdamW(this.model, {
+      lr,
+      schedule,
+      weightDecay: 0.01,
+      betas: [0.9, 0.98],
+      forParameter: parameterOverrides,
+    });
   }
 
   /** One step: the mean cross-entropy, in nats, of the bases that were hidden, and the bytes that attention sent. */
@@ -48,7 +54,7 @@ export class Trainer implements Disposable {
     const step = optimizer.steps;
     using batch = loadBatch(ctx, this.samples.trainingBatch(step), settings);
     using output = await model.forward(batch.tokens, { step });
-    using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORED });
+    using loss = crossEntropy(ctx, output.logits, batch.targets, { ignoreIndex: IGNORE_INDEX });
     scope(() => {
       this.#addMassLoss(loss, output.results).backward();
       reduceGradients(ctx, model);
@@ -63,7 +69,7 @@ export class Trainer implements Disposable {
   #addMassLoss(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
     if (teacher === 0) return loss;
-    return results.reduce((whole, { meta }) => whole.add(massLoss(meta).scale(teacher)), loss);
+    return results.reduce((totalLoss, { meta }) => totalLoss.add(massLoss(meta).scale(teacher)), loss);
   }
 
   [Symbol.dispose](): void {

@@ -12,7 +12,7 @@ import {
 import {
   HELD_OUT,
   maskBases,
-  IGNORED,
+  IGNORE_INDEX,
   KEY_MARKER,
   MOTIF_LENGTH,
   plantRepeats,
@@ -30,7 +30,7 @@ describe("masked bases", () => {
     expect(hidden / 4000).toBeCloseTo(0.15, 1);
     bases.forEach((letter, i) => {
       const base = genome[(48_000 + i) % genome.length]!;
-      expect([letter, targets[i]]).toEqual(letter === MASKED ? [MASKED, base] : [base, IGNORED]);
+      expect([letter, targets[i]]).toEqual(letter === MASKED ? [MASKED, base] : [base, IGNORE_INDEX]);
     });
   });
 
@@ -73,7 +73,7 @@ describe("planted repeats", () => {
       const key = plants[source]!.whole.slice(marker.length, marker.length + 8);
       expect(plants.filter(({ whole }) => whole.startsWith(marker + key)).length).toBe(2);
     }
-    expect(targets.filter((target) => target !== IGNORED).length).toBe(6 * sources.size);
+    expect(targets.filter((target) => target !== IGNORE_INDEX).length).toBe(6 * sources.size);
   });
 
   it("gives the same sequences again, others for other steps, seeds and purposes", () => {

@@ -23,15 +23,15 @@ const referencePattern = /^(\d?[A-Za-z]+)(\d+):(\d+) (.*)$/;
 export function readCorpus(path: URL = new URL("../data/kjv.txt.gz", import.meta.url)): Corpus {
   const lines = gunzipSync(readFileSync(path)).toString("utf8").split("\n").filter(Boolean);
   const texts = new Map<string, string>();
-  let previous = "";
+  let previousChapter = "";
   for (const line of lines) {
     const [, book, chapter, , verse] = referencePattern.exec(line) ?? [];
     if (book === undefined)
       throw new Error(`${path.pathname}: expected a verse with its reference, received "${line}"`);
-    const before = texts.get(book);
-    const isNewChapter = before !== undefined && previous !== `${book} ${chapter}`;
-    texts.set(book, `${before ?? ""}${isNewChapter ? "\n" : ""}${verse}\n`);
-    previous = `${book} ${chapter}`;
+    const previousText = texts.get(book);
+    const isNewChapter = previousText !== undefined && previousChapter !== `${book} ${chapter}`;
+    texts.set(book, `${previousText ?? ""}${isNewChapter ? "\n" : ""}${verse}\n`);
+    previousChapter = `${book} ${chapter}`;
   }
   const books = [...texts].map(([name, text]) => ({ name, text }));
   return {

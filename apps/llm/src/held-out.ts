@@ -14,16 +14,16 @@ export async function scoreText(ctx: Context, { decoder, settings }: CausalLM, t
   const { length } = text.tokens;
   const { placement } = settings;
   const row = (values: readonly number[]): Tensor => {
-    using whole = fromArray(ctx, values, [1, length]);
-    return shard(ctx, whole, 1, { placement });
+    using fullRow = fromArray(ctx, values, [1, length]);
+    return shard(ctx, fullRow, 1, { placement });
   };
   const losses = scope(() =>
     noGrad(() => {
       const hidden = decoder.forward(row(text.tokens), { sequenceLength: length });
       const { weight } = decoder.embedding;
       return text.questions.map((labels) => {
-        const terms = linearCrossEntropyTerms(hidden, { weight }, row(labels));
-        return meanOverMesh(ctx, terms);
+        const lossTerms = linearCrossEntropyTerms(hidden, { weight }, row(labels));
+        return meanOverMesh(ctx, lossTerms);
       });
     }),
   );

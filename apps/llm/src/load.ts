@@ -41,17 +41,17 @@ try {
   const [cancelled, malformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
   // Memory has its working size after a load.
   await runLoad({ ...load, requests: 2 * clients!, cancelled: 0, malformed: 0 });
-  const before = await measure();
+  const memoryBefore = await measureMemory();
   const report = await runLoad({ ...load, requests: requests!, cancelled, malformed });
-  const after = await measure();
-  faults.push(...report.faults, ...compare(before, after));
+  const memoryAfter = await measureMemory();
+  faults.push(...report.faults, ...compareMemory(memoryBefore, memoryAfter));
   const result = {
-    ...{ requests, clients, ranks, tokens, ...report, faults, before, after },
+    ...{ requests, clients, ranks, tokens, ...report, faults, before: memoryBefore, after: memoryAfter },
     killed: await killRank(),
     stopped: await stopServer(),
     machine: `${cpus()[0]?.model.trim()}, ${availableParallelism()} cores, load ${loadavg()[0]?.toFixed(1)}, Node ${process.version}`,
   };
-  print(result);
+  printReport(result);
   if (values.out !== "") writeFileSync(values.out, `${JSON.stringify(result, null, 2)}\n`);
 } finally {
   server.process.kill("SIGKILL");
@@ -62,8 +62,8 @@ async function writeModel(path: string): Promise<void> {
   prepareFolder(path, parseTrainSettings(["--out", path]));
   const [ctx] = await world(1, { seed: 0 });
   {
-    using made = createModel(ctx!, JSON.parse(readFileSync(folderFiles(path).config, "utf8")) as object);
-    await made.save(path);
+    using randomModel = createModel(ctx!, JSON.parse(readFileSync(folderFiles(path).config, "utf8")) as object);
+    await randomModel.save(path);
   }
   await ctx!.close();
 }
@@ -81,9 +81,9 @@ async function startServer(path: string): Promise<TestedServer> {
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
   const ready = async (): Promise<string> => ((await once(lines, "line")) as [string])[0];
-  const ended = once(child, "exit").then(() => Promise.reject(new Error("the server ended")));
-  ended.catch(() => {});
-  const first = await Promise.race([ready(), ended]);
+  const exitPromise = once(child, "exit").then(() => Promise.reject(new Error("the server ended")));
+  exitPromise.catch(() => {});
+  const first = await Promise.race([ready(), exitPromise]);
   return { url: first.replace(/^.* at /, ""), process: child, ready: async () => void (await ready()) };
 }
 
@@ -96,7 +96,7 @@ interface Memory {
 }
 
 /** The server when nothing is under way. */
-async function measure(): Promise<Memory> {
+async function measureMemory(): Promise<Memory> {
   for (;;) {
     const response = await fetch(`${server.url}/health`);
     const {
@@ -122,32 +122,32 @@ function residentMiB(pid: number): number {
 
 /** By rank. */
 function rankPids(): readonly number[] {
-  const found: number[] = [];
-  for (const name of readdirSync("/proc").filter((each) => /^\d+$/.test(each))) {
+  const pids: number[] = [];
+  for (const name of readdirSync("/proc").filter((entryName) => /^\d+$/.test(entryName))) {
     try {
       const environment = readFileSync(`/proc/${name}/environ`, "utf8");
       const command = readFileSync(`/proc/${name}/cmdline`, "utf8");
       const rank = /(?:^|\0)RANK=(\d+)/.exec(environment)?.[1];
       if (rank !== undefined && command.includes(folder) && command.includes("rank.js"))
-        found[Number(rank)] = Number(name);
+        pids[Number(rank)] = Number(name);
     } catch {
       // It has ended, or is another user's.
     }
   }
-  return found;
+  return pids;
 }
 
-function compare(before: Memory, after: Memory): string[] {
-  const grown = after.resident.flatMap((mib, i) =>
-    mib > before.resident[i]! + residentTolerance
-      ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${mib} MiB`]
+function compareMemory(before: Memory, after: Memory): string[] {
+  const grownRanks = after.resident.flatMap((residentMib, i) =>
+    residentMib > before.resident[i]! + residentTolerance
+      ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${residentMib} MiB`]
       : [],
   );
-  const isLeaked = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedTolerance;
-  return [...grown, ...(isLeaked ? [`memory of the ranks: ${JSON.stringify({ before, after })}`] : [])];
+  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedTolerance;
+  return [...grownRanks, ...(hasLeak ? [`memory of the ranks: ${JSON.stringify({ before, after })}`] : [])];
 }
 
-function post(body: object): Promise<Response> {
+function postCompletion(body: object): Promise<Response> {
   return fetch(`${server.url}/v1/completions`, {
     method: "POST",
     headers: { "content-type": "application/json" },
@@ -157,43 +157,43 @@ function post(body: object): Promise<Response> {
 
 /** Kills the last rank with texts under way. */
 async function killRank(): Promise<object> {
-  const streams = await Promise.all(Array.from({ length: 8 }, () => post({ max_tokens: 400, stream: true })));
-  const wholes = Array.from({ length: 8 }, () => post({ max_tokens: 400 }));
+  const streams = await Promise.all(Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400, stream: true })));
+  const wholeRequests = Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400 }));
   const ready = server.ready();
   const startTime = performance.now();
   process.kill(rankPids().at(-1)!, "SIGKILL");
-  const ends: Record<string, number> = {};
-  const count = (end: string): void => void (ends[end] = (ends[end] ?? 0) + 1);
+  const requestEnds: Record<string, number> = {};
+  const count = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
   for (const response of streams) {
     let error: string | undefined;
     for await (const event of readEvents(response)) error = event.error?.message ?? error;
     count(error === undefined ? "stream: complete" : `stream: ${error}`);
   }
-  for (const response of await Promise.all(wholes)) count(`whole: status ${response.status}`);
+  for (const response of await Promise.all(wholeRequests)) count(`whole: status ${response.status}`);
   await ready;
   const restartSeconds = (performance.now() - startTime) / 1000;
-  const { status } = await post({ max_tokens: 8 });
+  const { status } = await postCompletion({ max_tokens: 8 });
   if (status !== 200) faults.push(`expected status 200 after the restart, received ${status}`);
-  if (!Object.keys(ends).some((end) => /503|lost/.test(end)))
-    faults.push(`expected failed requests after a rank was killed, received ${JSON.stringify(ends)}`);
-  return { ends, restartSeconds, statusAfter: status };
+  if (!Object.keys(requestEnds).some((end) => /503|lost/.test(end)))
+    faults.push(`expected failed requests after a rank was killed, received ${JSON.stringify(requestEnds)}`);
+  return { ends: requestEnds, restartSeconds, statusAfter: status };
 }
 
 /** SIGTERM with a text under way, which ends as it should; and so does the server. */
 async function stopServer(): Promise<object> {
-  const response = await post({ max_tokens: 200, stream: true });
+  const response = await postCompletion({ max_tokens: 200, stream: true });
   const exited = once(server.process, "exit") as Promise<[number | null]>;
   server.process.kill("SIGTERM");
   let finishReason: string | null = null;
   for await (const event of readEvents(response)) finishReason = event.choices?.[0]?.finish_reason ?? finishReason;
   const [exitCode] = await exited;
-  const left = rankPids().length;
-  if (finishReason === null || exitCode !== 0 || left > 0)
-    faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${left}`);
-  return { finishReason, exitCode, ranksLeft: left };
+  const numRanksLeft = rankPids().length;
+  if (finishReason === null || exitCode !== 0 || numRanksLeft > 0)
+    faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${numRanksLeft}`);
+  return { finishReason, exitCode, ranksLeft: numRanksLeft };
 }
 
-function print(result: LoadReport & { readonly killed: object; readonly stopped: object }): void {
+function printReport(result: LoadReport & { readonly killed: object; readonly stopped: object }): void {
   const { completed, cancelled, refused, seconds, tokensPerSecond, latency, firstToken } = result;
   console.log(`${completed} completed, ${cancelled} cancelled, rejected by status ${JSON.stringify(refused)}`);
   console.log(`${seconds.toFixed(1)} s, ${tokensPerSecond.toFixed(0)} tokens/s`);

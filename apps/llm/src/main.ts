@@ -51,14 +51,14 @@ async function runRanks<Line>(
 }
 
 async function train(args: readonly string[]): Promise<void> {
-  const given = parseTrainSettings(args);
-  const settings = { ...given, out: resolve(given.out) };
+  const trainSettings = parseTrainSettings(args);
+  const settings = { ...trainSettings, out: resolve(trainSettings.out) };
   prepareFolder(settings.out, settings);
-  const show = progress.begin();
-  let last: TrainReport | undefined;
+  const showProgress = progress.begin();
+  let lastReport: TrainReport | undefined;
   await runRanks<TrainReport>("train", settings, (report) => {
-    last = report;
-    show(Math.min(1, report.share), `step ${report.step}, loss ${report.loss.toFixed(3)}`);
+    lastReport = report;
+    showProgress(Math.min(1, report.share), `step ${report.step}, loss ${report.loss.toFixed(3)}`);
   });
   progress.end();
   const { curve, picture } = folderFiles(settings.out);
@@ -67,7 +67,7 @@ async function train(args: readonly string[]): Promise<void> {
   const heldOut = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
   const { step, loss } = points.at(-1)!;
   console.log(
-    `${last ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
+    `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out ${heldOut?.toFixed(3)}; the model is in ${settings.out}`,
   );
 }
 
@@ -79,27 +79,27 @@ function modelSettings(args: readonly string[]): ModelSettings {
 }
 
 /** A measurement on ranks, written beside its picture. */
-async function measure<Result>(
+async function runMeasurement<Result>(
   command: string,
   settings: ModelSettings,
-  draw: (result: Result) => string,
+  drawResult: (result: Result) => string,
 ): Promise<Result> {
-  const show = progress.begin();
-  let found: Result | undefined;
+  const showProgress = progress.begin();
+  let measurement: Result | undefined;
   await runRanks<{ readonly share?: number; readonly result?: Result }>(command, settings, ({ share, result }) => {
-    if (share !== undefined) show(share, command);
-    found = result ?? found;
+    if (share !== undefined) showProgress(share, command);
+    measurement = result ?? measurement;
   });
   progress.end();
   mkdirSync(settings.out, { recursive: true });
-  writeFileSync(join(settings.out, `${command}.json`), `${JSON.stringify(found, null, 2)}\n`);
-  writeFileSync(join(settings.out, `${command}.svg`), draw(found!));
-  return found!;
+  writeFileSync(join(settings.out, `${command}.json`), `${JSON.stringify(measurement, null, 2)}\n`);
+  writeFileSync(join(settings.out, `${command}.svg`), drawResult(measurement!));
+  return measurement!;
 }
 
 async function perplexity(args: readonly string[]): Promise<void> {
   const settings = modelSettings(args);
-  const result = await measure<PerplexityResult>("perplexity", settings, drawPerplexity);
+  const result = await runMeasurement<PerplexityResult>("perplexity", settings, drawPerplexity);
   console.log(`${result.texts} texts of ${result.length} tokens of held-out books`);
   for (const { from, to, loss } of result.positions) {
     console.log(
@@ -115,15 +115,15 @@ async function perplexity(args: readonly string[]): Promise<void> {
 
 async function needle(args: readonly string[]): Promise<void> {
   const settings = modelSettings(args);
-  const result = await measure<NeedleResult>("needle", settings, drawNeedles);
+  const result = await runMeasurement<NeedleResult>("needle", settings, drawNeedles);
   const { cells, trials, facts, chance, trainedLength } = result;
   console.log(`accuracy over ${trials} texts; chance level ${chance.toFixed(3)}, one of ${facts} facts`);
   for (const length of new Set(cells.map((cell) => cell.length))) {
     const row = cells.filter((cell) => cell.length === length);
-    const shown = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");
+    const accuracyText = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");
     const mean = row.reduce((sum, { accuracy }) => sum + accuracy, 0) / row.length;
     const note = length > trainedLength ? ", longer than in training" : "";
-    console.log(`  ${String(length).padStart(5)} tokens: ${mean.toFixed(3)} (${shown}${note})`);
+    console.log(`  ${String(length).padStart(5)} tokens: ${mean.toFixed(3)} (${accuracyText}${note})`);
   }
 }
 
@@ -137,9 +137,9 @@ async function generate(args: readonly string[]): Promise<void> {
 }
 
 async function serve(args: readonly string[]): Promise<void> {
-  const given = parseServeSettings(args);
-  const key = given.key === "" ? (process.env["MOSAIC_LLM_KEY"] ?? "") : given.key;
-  const settings = { ...given, key, model: resolve(given.model) };
+  const serveSettings = parseServeSettings(args);
+  const key = serveSettings.key === "" ? (process.env["MOSAIC_LLM_KEY"] ?? "") : serveSettings.key;
+  const settings = { ...serveSettings, key, model: resolve(serveSettings.model) };
   const server = await startServer(settings, {
     entry: rankEntry,
     page: new URL("../page/chat.html", import.meta.url),

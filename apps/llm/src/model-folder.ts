@@ -52,7 +52,7 @@ export function createConfig(sizes: ModelSizes): Readonly<Record<string, unknown
 }
 
 /** Writes a file whole or not at all: ranks may be reading it. */
-function writeWhole(path: string, contents: string | Uint8Array): void {
+function writeAtomically(path: string, contents: string | Uint8Array): void {
   writeFileSync(`${path}.${process.pid}`, contents);
   renameSync(`${path}.${process.pid}`, path);
 }
@@ -66,28 +66,28 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
   const files = folderFiles(folder);
   const config = createConfig(sizes);
   if (existsSync(files.config)) {
-    const found = readJson(files.config);
-    const differing = Object.keys(config).filter(
-      (name) => name !== "torch_dtype" && String(found[name]) !== String(config[name]),
+    const storedConfig = readJson(files.config);
+    const differingFields = Object.keys(config).filter(
+      (name) => name !== "torch_dtype" && String(storedConfig[name]) !== String(config[name]),
     );
-    if (differing.length === 0) return;
-    const shown = differing
-      .map((name) => `${name} ${String(found[name])}, expected ${String(config[name])}`)
+    if (differingFields.length === 0) return;
+    const differencesText = differingFields
+      .map((name) => `${name} ${String(storedConfig[name])}, expected ${String(config[name])}`)
       .join(", ");
     throw new UsageError(
-      `${folder}: the existing model does not match the options: ${shown}; remove the folder, or set --out`,
+      `${folder}: the existing model does not match the options: ${differencesText}; remove the folder, or set --out`,
     );
   }
   mkdirSync(join(folder, "training"), { recursive: true });
   const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), sizes.vocabulary);
-  writeWhole(files.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
-  writeWhole(files.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
-  writeWhole(files.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
-  writeWhole(files.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
+  writeAtomically(files.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
+  writeAtomically(files.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
+  writeAtomically(files.tokenizer, `${JSON.stringify(tokenizerFiles.tokenizer)}\n`);
+  writeAtomically(files.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
   const generation = { eos_token_id: endTokenId, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
-  writeWhole(files.generation, `${JSON.stringify(generation, null, 2)}\n`);
+  writeAtomically(files.generation, `${JSON.stringify(generation, null, 2)}\n`);
   // The last one: a folder that has it has all.
-  writeWhole(files.config, `${JSON.stringify(config, null, 2)}\n`);
+  writeAtomically(files.config, `${JSON.stringify(config, null, 2)}\n`);
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */

@@ -28,7 +28,7 @@ export interface PerplexityResult {
 /** Bounds of positions: doubled from 16 on. */
 export function positionBounds(length: number): readonly number[] {
   const bounds = [0];
-  for (let each = 16; each < length; each *= 2) bounds.push(each);
+  for (let bound = 16; bound < length; bound *= 2) bounds.push(bound);
   return [...bounds, length];
 }
 
@@ -44,34 +44,37 @@ export async function measurePerplexity(
   using model = await openModel(ctx, settings.model, settings.backend);
   const length = settings.length || model.config.maxLength;
   const heldOut = encodeBooks(model.tokenizer!, readCorpus().heldOut);
-  const texts = evenly(
-    heldOut.flatMap((book) => stretches(book, length + 1)),
+  const texts = pickEvenly(
+    heldOut.flatMap((book) => splitEvenly(book, length + 1)),
     settings.trials,
   );
   const bounds = positionBounds(length);
   const spans = bounds.slice(0, -1).map((from, i) => [from, bounds[i + 1]!] as const);
-  const byText: number[][] = [];
+  const lossesByText: number[][] = [];
   const contexts = contextLengths(length);
-  const byContext = contexts.map(() => [] as number[]);
+  const lossesByContext = contexts.map(() => [] as number[]);
   for (const [i, text] of texts.entries()) {
     const labels = text.slice(1);
-    const questions = spans.map(([from, to]) => labels.map((label, at) => (at >= from && at < to ? label : -100)));
-    byText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questions }));
-    for (const [c, context] of contexts.entries()) byContext[c]!.push(await scoreTail(ctx, { model, text, context }));
+    const spanLabels = spans.map(([from, to]) => labels.map((label, at) => (at >= from && at < to ? label : -100)));
+    lossesByText.push(await scoreText(ctx, model, { tokens: text.slice(0, -1), questions: spanLabels }));
+    for (const [c, context] of contexts.entries())
+      lossesByContext[c]!.push(await scoreTail(ctx, { model, text, context }));
     progress((i + 1) / texts.length);
   }
   return {
     length,
     texts: texts.length,
-    positions: spans.map(([from, to], i) => ({ from, to, ...statistics(byText.map((losses) => losses[i]!)) })),
-    contexts: contexts.map((context, c) => ({ context, loss: statistics(byContext[c]!).loss })),
+    positions: spans.map(([from, to], i) => ({ from, to, ...statistics(lossesByText.map((losses) => losses[i]!)) })),
+    contexts: contexts.map((context, c) => ({ context, loss: statistics(lossesByContext[c]!).loss })),
   };
 }
 
 /** Half the length, and less by factors of four. */
 function contextLengths(length: number): readonly number[] {
-  const half = Math.floor(length / 2);
-  return [Math.floor(half / 64), Math.floor(half / 16), Math.floor(half / 4), half].filter((each) => each >= 4);
+  const halfLength = Math.floor(length / 2);
+  return [Math.floor(halfLength / 64), Math.floor(halfLength / 16), Math.floor(halfLength / 4), halfLength].filter(
+    (contextLength) => contextLength >= 4,
+  );
 }
 
 /** The mean loss of tokens in the second half of a text, taken in pieces, with `context` tokens before each piece. */
@@ -79,24 +82,24 @@ async function scoreTail(
   ctx: Context,
   { model, text, context }: { model: CausalLM; text: readonly number[]; context: number },
 ): Promise<number> {
-  const half = Math.floor((text.length - 1) / 2);
+  const halfLength = Math.floor((text.length - 1) / 2);
   // As many tokens for every context: the first few of the second half.
-  const count = Math.min(16, half);
-  const window = text.slice(half - context, half + count + 1);
-  const labels = window.slice(1).map((label, at) => (at >= context ? label : -100));
-  const [loss] = await scoreText(ctx, model, { tokens: window.slice(0, -1), questions: [labels] });
+  const count = Math.min(16, halfLength);
+  const scoredWindow = text.slice(halfLength - context, halfLength + count + 1);
+  const labels = scoredWindow.slice(1).map((label, at) => (at >= context ? label : -100));
+  const [loss] = await scoreText(ctx, model, { tokens: scoredWindow.slice(0, -1), questions: [labels] });
   return loss!;
 }
 
-function stretches(book: readonly number[], length: number): readonly (readonly number[])[] {
+function splitEvenly(book: readonly number[], length: number): readonly (readonly number[])[] {
   const count = Math.floor(book.length / length);
   return Array.from({ length: count }, (_, i) => book.slice(i * length, (i + 1) * length));
 }
 
 /** So many of a list, as far apart as can be. */
-function evenly<T>(all: readonly T[], count: number): readonly T[] {
-  if (all.length <= count) return all;
-  return Array.from({ length: count }, (_, i) => all[Math.floor((i * all.length) / count)]!);
+function pickEvenly<T>(items: readonly T[], count: number): readonly T[] {
+  if (items.length <= count) return items;
+  return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)]!);
 }
 
 function statistics(values: readonly number[]): { loss: number; error: number } {

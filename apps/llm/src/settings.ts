@@ -94,39 +94,44 @@ export interface ServeSettings {
 
 /** What an option does, its default, and what its value must be. */
 interface OptionHelp {
-  readonly fallback: string | number;
+  readonly defaultValue: string | number;
   readonly text: string;
   readonly min?: number;
-  readonly isReal?: boolean;
+  readonly allowsFractions?: boolean;
 }
 
 const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
-  task: { fallback: "text", text: `training task: ${tasks.join(", ")}` },
-  out: { fallback: "runs/llm", text: "model folder; training resumes from a checkpoint found there" },
+  task: { defaultValue: "text", text: `training task: ${tasks.join(", ")}` },
+  out: { defaultValue: "runs/llm", text: "model folder; training resumes from a checkpoint found there" },
   minutes: {
-    fallback: 2,
+    defaultValue: 2,
     text: "total training time over all runs, in minutes; 0: limited by --steps only",
     min: 0,
-    isReal: true,
+    allowsFractions: true,
   },
-  steps: { fallback: 0, text: "maximum number of steps; 0: limited by --minutes only", min: 0 },
-  ranks: { fallback: 4, text: "number of ranks", min: 1 },
-  dp: { fallback: 1, text: "number of data-parallel ranks; the remaining ranks shard the sequence", min: 1 },
-  zero: { fallback: 0, text: "ZeRO stage over dp, 1 to 3; 0: no sharding", min: 0 },
-  backend: { fallback: "ring", text: backendNames.join(", ") },
-  vocabulary: { fallback: 2048, text: "vocabulary size of the tokenizer", min: 257 },
-  hidden: { fallback: 128, text: "hidden size", min: 2 },
-  layers: { fallback: 4, text: "number of layers", min: 1 },
-  heads: { fallback: 4, text: "number of query heads", min: 1 },
-  kvHeads: { fallback: 2, text: "number of key-value heads", min: 1 },
-  length: { fallback: 512, text: "sequence length, in tokens", min: 2 },
-  ropeBase: { fallback: 10_000, text: "base of the rotary embedding", min: 1, isReal: true },
-  embeddingStd: { fallback: 0.02, text: "standard deviation of the initial embeddings", min: 0, isReal: true },
-  batch: { fallback: 4, text: "batch size", min: 1 },
-  learningRate: { fallback: 4e-3, text: "learning rate", min: 0, isReal: true },
-  seed: { fallback: 0, text: "seed", min: 0 },
-  checkpointEvery: { fallback: 50, text: "steps between checkpoints", min: 1 },
-  evaluateEvery: { fallback: 50, text: "steps between evaluations on held-out books", min: 1 },
+  steps: { defaultValue: 0, text: "maximum number of steps; 0: limited by --minutes only", min: 0 },
+  ranks: { defaultValue: 4, text: "number of ranks", min: 1 },
+  dp: { defaultValue: 1, text: "number of data-parallel ranks; the remaining ranks shard the sequence", min: 1 },
+  zero: { defaultValue: 0, text: "ZeRO stage over dp, 1 to 3; 0: no sharding", min: 0 },
+  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  vocabulary: { defaultValue: 2048, text: "vocabulary size of the tokenizer", min: 257 },
+  hidden: { defaultValue: 128, text: "hidden size", min: 2 },
+  layers: { defaultValue: 4, text: "number of layers", min: 1 },
+  heads: { defaultValue: 4, text: "number of query heads", min: 1 },
+  kvHeads: { defaultValue: 2, text: "number of key-value heads", min: 1 },
+  length: { defaultValue: 512, text: "sequence length, in tokens", min: 2 },
+  ropeBase: { defaultValue: 10_000, text: "base of the rotary embedding", min: 1, allowsFractions: true },
+  embeddingStd: {
+    defaultValue: 0.02,
+    text: "standard deviation of the initial embeddings",
+    min: 0,
+    allowsFractions: true,
+  },
+  batch: { defaultValue: 4, text: "batch size", min: 1 },
+  learningRate: { defaultValue: 4e-3, text: "learning rate", min: 0, allowsFractions: true },
+  seed: { defaultValue: 0, text: "seed", min: 0 },
+  checkpointEvery: { defaultValue: 50, text: "steps between checkpoints", min: 1 },
+  evaluateEvery: { defaultValue: 50, text: "steps between evaluations on held-out books", min: 1 },
 };
 
 /** What `--task needles` has instead. */
@@ -138,62 +143,62 @@ const needleDefaults: Partial<TrainSettings> = {
 };
 
 const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
-  model: { fallback: "runs/llm", text: "model folder" },
-  ranks: { fallback: 4, text: "number of ranks", min: 1 },
-  backend: { fallback: "ring", text: backendNames.join(", ") },
-  out: { fallback: "", text: "output folder; default: the model folder" },
-  length: { fallback: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's maximum", min: 0 },
-  trials: { fallback: 16, text: "number of texts per length and depth", min: 1 },
-  prompt: { fallback: "And it came to pass in those days, that", text: "prompt to generate from" },
-  tokens: { fallback: 120, text: "tokens to generate", min: 1 },
+  model: { defaultValue: "runs/llm", text: "model folder" },
+  ranks: { defaultValue: 4, text: "number of ranks", min: 1 },
+  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  out: { defaultValue: "", text: "output folder; default: the model folder" },
+  length: { defaultValue: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's maximum", min: 0 },
+  trials: { defaultValue: 16, text: "number of texts per length and depth", min: 1 },
+  prompt: { defaultValue: "And it came to pass in those days, that", text: "prompt to generate from" },
+  tokens: { defaultValue: 120, text: "tokens to generate", min: 1 },
   temperature: {
-    fallback: 0.8,
+    defaultValue: 0.8,
     text: "sampling temperature; 0: greedy decoding",
     min: 0,
-    isReal: true,
+    allowsFractions: true,
   },
-  seed: { fallback: 0, text: "seed", min: 0 },
+  seed: { defaultValue: 0, text: "seed", min: 0 },
 };
 
 const serveOptions: Readonly<Record<keyof ServeSettings, OptionHelp>> = {
-  model: { fallback: "runs/llm", text: "model folder, in Hugging Face format" },
-  ranks: { fallback: 2, text: "number of ranks", min: 1 },
-  backend: { fallback: "ring", text: backendNames.join(", ") },
-  host: { fallback: "127.0.0.1", text: "address to listen on" },
-  port: { fallback: 8000, text: "port to listen on; 0: any free port", min: 0 },
-  key: { fallback: "", text: "API key, sent as Authorization: Bearer KEY; default: MOSAIC_LLM_KEY" },
-  batch: { fallback: 32, text: "maximum batch size, in sequences", min: 1 },
+  model: { defaultValue: "runs/llm", text: "model folder, in Hugging Face format" },
+  ranks: { defaultValue: 2, text: "number of ranks", min: 1 },
+  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  host: { defaultValue: "127.0.0.1", text: "address to listen on" },
+  port: { defaultValue: 8000, text: "port to listen on; 0: any free port", min: 0 },
+  key: { defaultValue: "", text: "API key, sent as Authorization: Bearer KEY; default: MOSAIC_LLM_KEY" },
+  batch: { defaultValue: 32, text: "maximum batch size, in sequences", min: 1 },
   cacheTokens: {
-    fallback: 16_384,
+    defaultValue: 16_384,
     text: "KV cache size, in tokens over all sequences, including prompts",
     min: 2,
   },
-  queue: { fallback: 128, text: "maximum queue length; further requests receive status 429", min: 0 },
+  queue: { defaultValue: 128, text: "maximum queue length; further requests receive status 429", min: 0 },
   maxBody: {
-    fallback: 2 ** 20,
+    defaultValue: 2 ** 20,
     text: "maximum size of a request body, in bytes; larger bodies receive status 413",
     min: 1,
   },
   deadline: {
-    fallback: 300,
+    defaultValue: 300,
     text: "request timeout, in seconds; on timeout, a request receives status 504",
     min: 0.001,
-    isReal: true,
+    allowsFractions: true,
   },
   grace: {
-    fallback: 30,
+    defaultValue: 30,
     text: "time for running requests to complete after SIGTERM, in seconds",
     min: 0,
-    isReal: true,
+    allowsFractions: true,
   },
-  seed: { fallback: 0, text: "random seed of the ranks; requests have separate seeds", min: 0 },
+  seed: { defaultValue: 0, text: "random seed of the ranks; requests have separate seeds", min: 0 },
 };
 
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
 function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
-  const lines = Object.entries(options).map(([name, { fallback, text }]) => {
-    return `  --${toFlag(name).padEnd(18)} ${text}${fallback === "" ? "" : ` (${fallback})`}`;
+  const lines = Object.entries(options).map(([name, { defaultValue, text }]) => {
+    return `  --${toFlag(name).padEnd(18)} ${text}${defaultValue === "" ? "" : ` (${defaultValue})`}`;
   });
   return lines.join("\n");
 }
@@ -209,18 +214,18 @@ function parse(
   options: Readonly<Record<string, OptionHelp>>,
   defaultsOfTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
 ): Record<string, string | number> {
-  let given: Readonly<Record<string, unknown>>;
+  let parsedValues: Readonly<Record<string, unknown>>;
   try {
     const flags = Object.fromEntries(Object.keys(options).map((name) => [toFlag(name), { type: "string" } as const]));
-    given = parseArgs({ args: [...args], options: flags, strict: true }).values;
+    parsedValues = parseArgs({ args: [...args], options: flags, strict: true }).values;
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
   }
-  const defaults = defaultsOfTask[String(given["task"])] ?? {};
+  const defaults = defaultsOfTask[String(parsedValues["task"])] ?? {};
   const entries = Object.entries(options).map(([name, option]): [string, string | number] => {
-    const text = given[toFlag(name)];
-    if (typeof text !== "string") return [name, defaults[name] ?? option.fallback];
-    return [name, typeof option.fallback === "string" ? text : parseNumber(toFlag(name), text, option)];
+    const text = parsedValues[toFlag(name)];
+    if (typeof text !== "string") return [name, defaults[name] ?? option.defaultValue];
+    return [name, typeof option.defaultValue === "string" ? text : parseNumber(toFlag(name), text, option)];
   });
   const settings = Object.fromEntries(entries);
   if (!(backendNames as readonly unknown[]).includes(settings["backend"])) {
@@ -229,11 +234,13 @@ function parse(
   return settings;
 }
 
-function parseNumber(flag: string, text: string, { min = 0, isReal = false }: OptionHelp): number {
+function parseNumber(flag: string, text: string, { min = 0, allowsFractions = false }: OptionHelp): number {
   const value = Number(text);
-  if (text.trim() !== "" && value >= min && (isReal ? Number.isFinite(value) : Number.isSafeInteger(value)))
+  if (text.trim() !== "" && value >= min && (allowsFractions ? Number.isFinite(value) : Number.isSafeInteger(value)))
     return value;
-  throw new UsageError(`--${flag}: expected ${isReal ? "a number" : "an integer"} ≥ ${min}, received "${text}"`);
+  throw new UsageError(
+    `--${flag}: expected ${allowsFractions ? "a number" : "an integer"} ≥ ${min}, received "${text}"`,
+  );
 }
 
 /** The settings of a training; throws a UsageError for sizes that do not fit together. */
@@ -251,8 +258,8 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
     [minutes > 0 || steps > 0, "--steps", "a number > 0 without --minutes, received 0"],
     [backend !== "local" || ranks === dp, "--backend", `ring, flex or ulysses if --ranks exceeds --dp, received local`],
   ];
-  const broken = rules.find(([holds]) => !holds);
-  if (broken) throw new UsageError(`${broken[1]}: expected ${broken[2]}`);
+  const brokenRule = rules.find(([isMet]) => !isMet);
+  if (brokenRule) throw new UsageError(`${brokenRule[1]}: expected ${brokenRule[2]}`);
   return settings;
 }
 

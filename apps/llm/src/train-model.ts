@@ -40,7 +40,7 @@ const [warmupSteps, decaySteps] = [20, 400];
 const endShare = 0.2;
 
 /** The factor on the learning rate of each step. */
-export function scheduleOf({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
+export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
   const schedule = linearWarmup(warmupSteps, inverseSquareRoot(decaySteps));
   if (task === "text") return schedule;
   return (step) => schedule(step) * Math.min(1, (steps - step) / (endShare * steps));
@@ -67,7 +67,7 @@ class Training implements Disposable {
     this.#ctx = ctx;
     this.model = createModel(ctx, out, backend);
     if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
-    const schedule = scheduleOf(settings);
+    const schedule = createSchedule(settings);
     const forParameter = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
     this.optimizer = new AdamW(this.model, { lr, schedule, weightDecay: 0.1, betas: [0.9, 0.95], forParameter });
     this.data = openTrainingData(ctx, settings);
@@ -101,7 +101,7 @@ class Training implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const each of [this.data, this.optimizer, this.model]) each[Symbol.dispose]();
+    for (const resource of [this.data, this.optimizer, this.model]) resource[Symbol.dispose]();
   }
 }
 
@@ -134,40 +134,40 @@ export async function trainModel(
   const curve = ctx.rank === 0 ? new LearningCurve<LossPoint>(files.curve) : undefined;
   curve?.truncateAfter(optimizer.steps);
   const start = performance.now() / 1000 - seconds;
-  const elapsed = (): number => performance.now() / 1000 - start;
+  const elapsedSeconds = (): number => performance.now() / 1000 - start;
   const save = (): Promise<void> => {
-    const data: TrainingProgress = { loader: loader.state(), seconds: elapsed() };
+    const data: TrainingProgress = { loader: loader.state(), seconds: elapsedSeconds() };
     return saveCheckpoint(ctx, files.checkpoint, { model, optimizer, data });
   };
-  let share = await shareDone(ctx, settings, { step: optimizer.steps, seconds: elapsed() });
+  let share = await computeProgress(ctx, settings, { step: optimizer.steps, seconds: elapsedSeconds() });
   while (share < 1) {
     const loss = await training.step();
     const step = optimizer.steps;
-    share = await shareDone(ctx, settings, { step, seconds: elapsed() });
-    const isJudged = step % evaluateEvery === 0 || share >= 1;
-    const point = { step, loss, ...(isJudged && { heldOut: await training.evaluate() }) };
+    share = await computeProgress(ctx, settings, { step, seconds: elapsedSeconds() });
+    const isEvaluationStep = step % evaluateEvery === 0 || share >= 1;
+    const point = { step, loss, ...(isEvaluationStep && { heldOut: await training.evaluate() }) };
     curve?.append(point);
     if (step % checkpointEvery === 0 || share >= 1) await save();
     progress({ ...point, share });
   }
   // Whole, also where the training's own is sharded.
-  using whole = createModel(ctx, out, settings.backend);
-  await loadCheckpoint(ctx, files.checkpoint, { model: whole });
-  await whole.save(out);
+  using savedModel = createModel(ctx, out, settings.backend);
+  await loadCheckpoint(ctx, files.checkpoint, { model: savedModel });
+  await savedModel.save(out);
   return optimizer.steps;
 }
 
 /** How much of a training is over: rank 0's clock counts, so that all ranks end with the same step. */
-async function shareDone(
+async function computeProgress(
   ctx: Context,
   { steps, minutes }: TrainSettings,
   at: { readonly step: number; readonly seconds: number },
 ): Promise<number> {
-  const byStep = steps > 0 ? at.step / steps : 0;
-  if (minutes === 0) return byStep;
-  const own = ctx.rank === 0 ? at.seconds / (60 * minutes) : 0;
+  const stepShare = steps > 0 ? at.step / steps : 0;
+  if (minutes === 0) return stepShare;
+  const localShare = ctx.rank === 0 ? at.seconds / (60 * minutes) : 0;
   using time = ctx.device.empty([1], "float32");
-  ctx.device.write(time, [own]);
+  ctx.device.write(time, [localShare]);
   if (ctx.size > 1) ctx.world.broadcast(time, 0, { label: "time" }).wait();
-  return Math.max(byStep, await time.item());
+  return Math.max(stepShare, await time.item());
 }

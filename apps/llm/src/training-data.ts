@@ -3,7 +3,7 @@ import { type Context, dispatch } from "@mosaic/attention";
 import { DataLoader, type PlacementFunction, tokenFile } from "@mosaic/attention/nn";
 import type { TrainingData } from "./batches.ts";
 import { endTokenId, folderFiles, placementOf, readTokenizer } from "./model-folder.ts";
-import { curriculum, laterRows, type NeedleRows } from "./needles/curriculum.ts";
+import { curriculum, createLaterRows, type NeedleRows } from "./needles/curriculum.ts";
 import { NeedleBatches } from "./needles/needle-batches.ts";
 import { factTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
@@ -50,15 +50,15 @@ function openNeedles(ctx: Context, settings: TrainSettings): TrainingData {
   const { trainTokens, heldOutTokens } = folderFiles(out);
   const tokens = factTokens(readTokenizer(out));
   const options = { batch, seed, placement: placementFor(ctx, backend) };
-  const rowsAt = (step: number): NeedleRows => curriculum(step, { steps, length });
+  const rowsForStep = (step: number): NeedleRows => curriculum(step, { steps, length });
   const sources = [trainTokens, heldOutTokens].map((path, i) => ({
     tokens,
     filler: readTokens(path).filter((token) => token !== endTokenId),
-    unseen: i === 1,
+    onlyUnseen: i === 1,
   }));
   return {
-    train: new NeedleBatches(ctx, sources[0]!, { ...options, rowsAt }),
-    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, rowsAt: () => laterRows(length) }),
+    train: new NeedleBatches(ctx, sources[0]!, { ...options, rowsForStep }),
+    heldOut: new NeedleBatches(ctx, sources[1]!, { ...options, rowsForStep: () => createLaterRows(length) }),
     evaluationBatches,
     [Symbol.dispose]() {},
   };

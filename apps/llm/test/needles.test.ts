@@ -6,11 +6,11 @@ import { Random, readLearningCurve } from "@mosaic/program";
 import { afterAll, expect, test } from "vitest";
 import { createModel, folderFiles, prepareFolder, readTokenizer } from "../src/model-folder.ts";
 import { drawNeedleTexts, measureNeedles, needleLengths } from "../src/needles/measure-needles.ts";
-import { curriculum, rowsOfStep } from "../src/needles/curriculum.ts";
+import { curriculum, countRows } from "../src/needles/curriculum.ts";
 import { drawNeedleRow } from "../src/needles/needle-batches.ts";
 import { createNeedleText, drawFacts, type FactTokens, factTokens, isUnseen } from "../src/needles/needle-text.ts";
 import { parseModelSettings, parseTrainSettings, type TrainSettings, UsageError } from "../src/settings.ts";
-import { type LossPoint, scheduleOf, trainModel } from "../src/train-model.ts";
+import { type LossPoint, createSchedule, trainModel } from "../src/train-model.ts";
 import { openTrainingData } from "../src/training-data.ts";
 
 const out = mkdtempSync(join(tmpdir(), "needles-test-"));
@@ -47,10 +47,10 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
 });
 
 test("a row asks for each fact once, or again and again until it is full, and every answer stands in the text", () => {
-  for (const asked of ["once", "again"] as const) {
+  for (const questionMode of ["once", "again"] as const) {
     for (const length of [64, 128, 1000]) {
-      const rows = { length, mostFacts: 8, asked, tokens: length };
-      const source = { tokens, filler: [...filler, ...filler], unseen: false };
+      const rows = { length, maxFacts: 8, questionMode, tokens: length };
+      const source = { tokens, filler: [...filler, ...filler], onlyUnseen: false };
       const row = drawNeedleRow(source, rows, new Random(7, length));
       expect(row.tokens.length).toBe(length);
       expect(row.questions.at(-1)).toBe(length - 1);
@@ -58,7 +58,7 @@ test("a row asks for each fact once, or again and again until it is full, and ev
       const facts = new Set(questions).size;
       expect(facts).toBeLessThanOrEqual(8);
       const full = Math.floor((length + 2) / 5) - facts;
-      expect(questions.length).toBe(asked === "once" ? facts : full);
+      expect(questions.length).toBe(questionMode === "once" ? facts : full);
       const first = row.tokens.slice(0, row.questions[0]! - 2);
       const statements = first.flatMap((token, i) => (token === 1 ? [first.slice(i + 1, i + 4).join()] : []));
       expect(statements.length).toBe(facts);
@@ -68,7 +68,7 @@ test("a row asks for each fact once, or again and again until it is full, and ev
 });
 
 test("the learning rate of needles falls to nothing at the end", () => {
-  const [needles, text] = (["needles", "text"] as const).map((task) => scheduleOf({ task, steps: 100 }));
+  const [needles, text] = (["needles", "text"] as const).map((task) => createSchedule({ task, steps: 100 }));
   for (const step of [0, 50, 80]) expect(needles!(step)).toBe(text!(step));
   expect(needles!(90)).toBeCloseTo(text!(90) / 2, 10);
   expect(needles!(100)).toBe(0);
@@ -76,14 +76,14 @@ test("the learning rate of needles falls to nothing at the end", () => {
 
 test("keys of a measurement are none of a training's, for any seed", () => {
   const keys = (unseen: boolean, seed: number) =>
-    drawFacts(300, { words: 138, values: 36, unseen }, new Random(seed)).map(({ key }) => key);
+    drawFacts(300, { words: 138, values: 36, onlyUnseen: unseen }, new Random(seed)).map(({ key }) => key);
   for (const seed of [0, 1, 2]) {
     expect(keys(false, seed).some(isUnseen)).toBe(false);
     expect(keys(true, seed).every(isUnseen)).toBe(true);
   }
   const all = Array.from({ length: 138 ** 2 }, (_, i) => isUnseen([i % 138, Math.floor(i / 138)]));
   expect(all.filter(Boolean).length / all.length).toBeCloseTo(0.25, 1);
-  expect(() => drawFacts(5, { words: 2, values: 36, unseen: false }, new Random(0))).toThrow(
+  expect(() => drawFacts(5, { words: 2, values: 36, onlyUnseen: false }, new Random(0))).toThrow(
     /expected 5 keys.*enlarge/,
   );
   const at = { length: 100, depth: 0.25, trials: 3, seed: 0 };
@@ -93,7 +93,7 @@ test("keys of a measurement are none of a training's, for any seed", () => {
 
 test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
   const at = (step: number) => curriculum(step, { steps: 100, length: 3000 });
-  expect([0, 24, 25].map((step) => at(step).asked)).toEqual(["again", "again", "once"]);
+  expect([0, 24, 25].map((step) => at(step).questionMode)).toEqual(["again", "again", "once"]);
   expect([0, 24, 25, 39, 40, 46, 48, 52, 54, 58, 60, 64, 66, 98].map((step) => at(step).length)).toEqual([
     ...[64, 64, 128, 128, 256, 256, 512, 512, 1024, 1024, 2048, 2048],
     ...[3000, 3000],
@@ -102,7 +102,7 @@ test("dense rows come first, then rows that double in stages of as many steps, a
     ...[64, 128, 64],
     ...[1024, 2048, 64, 128, 256, 512, 1024],
   ]);
-  expect([0, 40, 98].map((step) => rowsOfStep(at(step), 2))).toEqual([32, 32, 2]);
+  expect([0, 40, 98].map((step) => countRows(at(step), 2))).toEqual([32, 32, 2]);
   expect([25, 40, 81, 99].map((step) => curriculum(step, { steps: 100, length: 128 }).length)).toEqual([
     128, 128, 64, 64,
   ]);

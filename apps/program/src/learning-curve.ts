@@ -15,8 +15,8 @@ export class LearningCurve<Point extends LogLine> {
 
   /** Removes what came after `step`, also half a line that a killed process left. */
   truncateAfter(step: number): void {
-    const kept = readLearningCurve<Point>(this.#path).filter((entry) => entry.step <= step);
-    writeFileSync(this.#path, kept.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
+    const keptEntries = readLearningCurve<Point>(this.#path).filter((entry) => entry.step <= step);
+    writeFileSync(this.#path, keptEntries.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
   }
 
   append(entry: Point): void {

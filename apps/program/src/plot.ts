@@ -50,12 +50,12 @@ export function logAxis([low, high]: readonly [number, number], pixels: readonly
 
 /** Round values that divide a range into some 5 parts. */
 export function axisTicks([low, high]: readonly [number, number], intervals = 5): readonly number[] {
-  const rough = (high - low) / intervals;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((each) => each >= rough)!;
-  const first = Math.ceil(low / step - 1e-9);
-  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, i) =>
-    Number(((first + i) * step).toPrecision(6)),
+  const roughStep = (high - low) / intervals;
+  const decade = 10 ** Math.floor(Math.log10(roughStep));
+  const step = [1, 2, 5, 10].map((factor) => factor * decade).find((candidate) => candidate >= roughStep)!;
+  const firstTick = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - firstTick + 1 }, (_, i) =>
+    Number(((firstTick + i) * step).toPrecision(6)),
   );
 }
 

@@ -9,10 +9,10 @@ export class Progress {
   }
 
   /** A new piece of work begins; returns what to call with the share of it that is done, and in words. */
-  begin(): (share: number, words: string) => void {
+  begin(): (share: number, label: string) => void {
     this.#startTime = performance.now();
     this.#lastShownTenth = -1;
-    return (share, words) => this.#show(share, words);
+    return (share, label) => this.#showLine(share, label);
   }
 
   /** Clears the line, so that what is printed next stands alone. */
@@ -20,14 +20,15 @@ export class Progress {
     if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
   }
 
-  #show(share: number, words: string): void {
-    const tenth = Math.floor(share * 10);
-    if (!this.#out.isTTY && tenth === this.#lastShownTenth) return;
-    this.#lastShownTenth = tenth;
+  #showLine(share: number, label: string): void {
+    const tenths = Math.floor(share * 10);
+    if (!this.#out.isTTY && tenths === this.#lastShownTenth) return;
+    this.#lastShownTenth = tenths;
     const elapsed = (performance.now() - this.#startTime) / 1000;
-    const rest = share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s remaining` : "";
+    const remainingText =
+      share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s remaining` : "";
     const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
-    const line = `${bar} ${words}, ${elapsed.toFixed(0)} s${rest}`;
+    const line = `${bar} ${label}, ${elapsed.toFixed(0)} s${remainingText}`;
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
   }
 }

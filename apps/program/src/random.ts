@@ -19,12 +19,12 @@ export class Random {
 
   /** The numbers from 0 to below `end`, in any order. */
   permutation(end: number): number[] {
-    const all = Array.from({ length: end }, (_, i) => i);
+    const values = Array.from({ length: end }, (_, i) => i);
     for (let i = end - 1; i > 0; i--) {
       const j = this.integer(i + 1);
-      [all[i], all[j]] = [all[j]!, all[i]!];
+      [values[i], values[j]] = [values[j]!, values[i]!];
     }
-    return all;
+    return values;
   }
 }
 

@@ -66,7 +66,7 @@ export function throwIfFailed({ outcome, failure, exitCode }: Result): void {
 }
 
 function describeFailure({ rank, signal, code, error, stderrTail, hint }: Failure): string {
-  const how = signal ? `signal ${signal}` : `exit ${code}`;
-  const why = error ? (error.stack ?? error.message) : stderrTail.join("\n");
-  return `rank ${rank} failed (${how}): ${why}${hint ? `\n${hint}` : ""}`;
+  const exitText = signal ? `signal ${signal}` : `exit ${code}`;
+  const errorText = error ? (error.stack ?? error.message) : stderrTail.join("\n");
+  return `rank ${rank} failed (${exitText}): ${errorText}${hint ? `\n${hint}` : ""}`;
 }

@@ -14,7 +14,7 @@ const number = (value) => ({ type: "string", default: String(value) });
 const { values } = parseArgs({ options: { tokens: number(8192), ranks: number(1), heads: number(2) } });
 const [tokens, ranks, numHeads] = [values.tokens, values.ranks, values.heads].map(Number);
 const HOSTS = 2;
-const built = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
+const resolvePath = (path) => fileURLToPath(new URL(`../../../${path}`, import.meta.url));
 const directory = mkdtempSync(join(tmpdir(), "mosaic-overlap-"));
 process.on("exit", () => rmSync(directory, { recursive: true }));
 const token = join(directory, "token");
@@ -49,13 +49,13 @@ for (const causal of [false, true]) {
 
 function runOn(host, job) {
   const node = ["-N", `${HOSTS}`, "--node-rank", `${host}`, "--rdzv-endpoint", "10.77.0.10:29400", "-n", `${ranks}`];
-  const program = [built("apps/quickstart/dist/rank.js"), JSON.stringify(job)];
+  const program = [resolvePath("apps/quickstart/dist/rank.js"), JSON.stringify(job)];
   const args = [
     "netns",
     "exec",
     `n${host}`,
     process.execPath,
-    built("packages/launcher/dist/cli.js"),
+    resolvePath("packages/launcher/dist/cli.js"),
     ...node,
     ...program,
   ];

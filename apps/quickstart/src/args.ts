@@ -68,21 +68,21 @@ export const help: string = `Computes exact attention over one long sequence tha
   -h, --help       show this help`;
 
 /** Reads the command line (without node and script), or "help"; throws a UsageError. */
-export function readSettings(args: readonly string[]): Settings | "help" {
+export function parseSettings(args: readonly string[]): Settings | "help" {
   const values = parse(args);
   if (values.help) return "help";
   const backend = parseChoice("backend", values.backend, backendNames());
   const heads = parseInteger("heads", values.heads, [1, 256]);
   const tokens = parseInteger("tokens", values.tokens, [1, 2 ** 24]);
-  const mask = readMask(values, tokens);
+  const mask = parseMaskOption(values, tokens);
   const settings: Settings = {
     tokens,
-    ...readRanks(values, backend, heads),
-    ...readStages(values, backend),
+    ...parseRanks(values, backend, heads),
+    ...parseStages(values, backend),
     backend,
     ...(values.device !== undefined && { device: parseChoice("device", values.device, devices) }),
     mask,
-    placement: readPlacement(values, backend, mask),
+    placement: parsePlacement(values, backend, mask),
     dtype: parseChoice("dtype", values.dtype, dtypes),
     backward: values.backward,
     numHeads: heads,
@@ -104,7 +104,7 @@ export function readSettings(args: readonly string[]): Settings | "help" {
 }
 
 /** How many ranks, and for a backend that needs two dimensions in what shape. */
-function readRanks(
+function parseRanks(
   { ranks, mesh }: { readonly ranks?: string; readonly mesh?: string },
   backend: string,
   heads: number,
@@ -127,13 +127,16 @@ function readRanks(
   throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}" with ${product} ranks`);
 }
 
-function readStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {
+function parseStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {
   if (stages === undefined) return {};
   if (backend === "flex") return { stages: parseInteger("stages", stages, [0, 64]) };
   throw new UsageError(`--stages: expected --backend flex, received ${backend}`);
 }
 
-function readMask({ mask, causal }: { readonly mask?: string; readonly causal?: boolean }, tokens: number): MaskChoice {
+function parseMaskOption(
+  { mask, causal }: { readonly mask?: string; readonly causal?: boolean },
+  tokens: number,
+): MaskChoice {
   const text = mask ?? (causal ? "causal" : "full");
   if (causal && text !== "causal") {
     throw new UsageError(`--causal: expected no other --mask, received ${text}`);
@@ -146,7 +149,7 @@ function readMask({ mask, causal }: { readonly mask?: string; readonly causal?: 
 }
 
 /** Late tokens have more work where they see all before them: then each rank gets early and late ones. */
-function readPlacement(
+function parsePlacement(
   { placement }: { readonly placement?: string },
   backend: string,
   { name }: MaskChoice,
@@ -188,7 +191,7 @@ function checkWritable(name: string, path: string): string {
 }
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const found = choices.find((choice) => choice === text);
-  if (found !== undefined) return found;
+  const matchingChoice = choices.find((choice) => choice === text);
+  if (matchingChoice !== undefined) return matchingChoice;
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }

@@ -1,10 +1,10 @@
 import * as mosaic from "@mosaic/attention";
 import { positions } from "@mosaic/attention/core";
-import { configureBackend, layoutFor, maskFor } from "./backends.ts";
+import { configureBackend, createLayout, getMask } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
 import type { RankReport, Results, Settings } from "./job.ts";
 import { cotangent } from "./reference.ts";
-import { type ProgressListener, withProgress } from "./progress.ts";
+import { type ProgressListener, reportProgress } from "./progress.ts";
 
 export interface AttentionRun {
   readonly report: RankReport;
@@ -20,9 +20,9 @@ export async function attend(
   settings: Settings,
   finished: ProgressListener,
 ): Promise<AttentionRun> {
-  const arrangement = configureBackend(settings);
-  const backend = withProgress(arrangement.backend, finished);
-  const layout = layoutFor(settings, arrangement);
+  const configuration = configureBackend(settings);
+  const backend = reportProgress(configuration.backend, finished);
+  const layout = createLayout(settings, configuration);
   const at = ctx.mesh.coordinate;
   const spans = layout.spans(at);
   using shard = new Shard(ctx, settings, positions(spans));
@@ -30,7 +30,7 @@ export async function attend(
 
   await barrier(ctx);
   const begin = currentTime();
-  using out = mosaic.attention(ctx, q, k, v, { backend, mask: maskFor(settings), queries: layout, keys: layout });
+  using out = mosaic.attention(ctx, q, k, v, { backend, mask: getMask(settings), queries: layout, keys: layout });
   if (settings.backward) out.backward(dOut);
   await ctx.device.stream.synchronize();
   const end = currentTime();
@@ -38,7 +38,7 @@ export async function attend(
   const bytesSent = totalBytesSent(ctx, backend.axes);
   const { peak: peakBytes } = ctx.device.memory();
   const events = await ctx.stopTrace();
-  const results = await readAll({ out, dq: q.grad, dk: k.grad, dv: v.grad });
+  const results = await readTensors({ out, dq: q.grad, dk: k.grad, dv: v.grad });
   return { report: { rank: ctx.rank, at, spans, begin, end, bytesSent, peakBytes, events }, results };
 }
 
@@ -58,14 +58,14 @@ class Shard implements Disposable {
   constructor(ctx: mosaic.Context, settings: Settings, positions: Int32Array) {
     const shape = [1, settings.numHeads, positions.length, settings.dim];
     const host = new Embedder(readGenome(), settings).projectPositions(positions);
-    const put = (values: Float32Array): mosaic.Tensor => {
+    const toTensor = (values: Float32Array): mosaic.Tensor => {
       const tensor = mosaic.fromArray(ctx, values, shape, { dtype: settings.dtype });
       tensor.requiresGrad = settings.backward;
       return tensor;
     };
-    this.q = put(host.q);
-    this.k = put(host.k);
-    this.v = put(host.v);
+    this.q = toTensor(host.q);
+    this.k = toTensor(host.k);
+    this.v = toTensor(host.v);
     this.dOut = settings.backward
       ? mosaic.fromArray(ctx, cotangent(settings, positions), shape, { dtype: settings.dtype })
       : mosaic.empty(ctx, [0], { dtype: settings.dtype });
@@ -91,7 +91,9 @@ async function barrier(ctx: mosaic.Context): Promise<void> {
 /** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
 const currentTime = (): number => Number(process.hrtime.bigint()) / 1e9;
 
-async function readAll(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
-  const present = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);
-  return Object.fromEntries(await Promise.all(present.map(async ([name, tensor]) => [name, await tensor.read()])));
+async function readTensors(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {
+  const presentTensors = Object.entries(tensors).filter((entry): entry is [string, mosaic.Tensor] => entry[1] !== null);
+  return Object.fromEntries(
+    await Promise.all(presentTensors.map(async ([name, tensor]) => [name, await tensor.read()])),
+  );
 }

@@ -33,13 +33,20 @@ export function planAutomatically(settings: Settings): AutoStrategy {
       expected: "a machine profile; measure a profile with calibrate()",
       received: "none",
     });
-  let choice = automaticPlans.get(settings);
-  if (!choice) {
-    const shape = { tokens, numHeads, headDim: dim, dtype, mask: maskFor(settings), placement: placementFor(settings) };
-    choice = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
-    automaticPlans.set(settings, choice);
+  let plannedBackend = automaticPlans.get(settings);
+  if (!plannedBackend) {
+    const shape = {
+      tokens,
+      numHeads,
+      headDim: dim,
+      dtype,
+      mask: getMask(settings),
+      placement: createPlacement(settings),
+    };
+    plannedBackend = auto({ ...shape, gpusPerNode: ranks, profile, simulate: 3 });
+    automaticPlans.set(settings, plannedBackend);
   }
-  return choice;
+  return plannedBackend;
 }
 
 /** A way to attend that this program offers. */
@@ -71,15 +78,15 @@ const backendTable: Readonly<Record<string, BackendEntry>> = {
     },
   },
   composed: {
-    dimensions: { names: ["ranks for heads", "for the sequence"], chooseShape: headShape },
+    dimensions: { names: ["ranks for heads", "for the sequence"], chooseShape: chooseHeadShape },
     configureBackend: ({ ranks, shape }) =>
-      withMesh(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
+      createConfiguration(composed({ meshShape: { head: shape![0], seq: shape![1] } }), ranks),
   },
   hierarchical: {
     dimensions: { names: ["nodes", "ranks on each"], chooseShape: (ranks) => gridShapes(ranks)[0]! },
-    configureBackend: ({ ranks, shape }) => withMesh(hierarchical({ intraNodeSize: shape![1] }), ranks),
+    configureBackend: ({ ranks, shape }) => createConfiguration(hierarchical({ intraNodeSize: shape![1] }), ranks),
   },
-  auto: { configureBackend: (settings) => withMesh(planAutomatically(settings), settings.ranks) },
+  auto: { configureBackend: (settings) => createConfiguration(planAutomatically(settings), settings.ranks) },
   local: { configureBackend: ({ ranks }) => ({ backend: local(), mesh: { sp: ranks } }) },
 };
 
@@ -90,7 +97,7 @@ export function configureBackend(settings: Settings): BackendConfiguration {
   return backendTable[settings.backend]!.configureBackend(settings);
 }
 
-function withMesh(backend: Strategy, ranks: number): BackendConfiguration {
+function createConfiguration(backend: Strategy, ranks: number): BackendConfiguration {
   return { backend, mesh: backend.meshFor(ranks) };
 }
 
@@ -113,14 +120,14 @@ export function describeShape(settings: Settings): readonly string[] {
 }
 
 /** Ranks for heads must have some, and better equally many; then the most nearly square. */
-function headShape(ranks: number, numHeads: number): Shape {
-  const fitting = gridShapes(ranks).filter(([forHeads]) => forHeads <= numHeads);
-  return fitting.find(([forHeads]) => numHeads % forHeads === 0)!;
+function chooseHeadShape(ranks: number, numHeads: number): Shape {
+  const fittingShapes = gridShapes(ranks).filter(([headRanks]) => headRanks <= numHeads);
+  return fittingShapes.find(([headRanks]) => numHeads % headRanks === 0)!;
 }
 
 /** Which tokens each rank holds. */
-export function layoutFor(settings: Settings, { backend, mesh }: BackendConfiguration): Layout {
-  return layoutOf({ mesh, axes: backend.axes, placement: placementFor(settings), length: settings.tokens });
+export function createLayout(settings: Settings, { backend, mesh }: BackendConfiguration): Layout {
+  return layoutOf({ mesh, axes: backend.axes, placement: createPlacement(settings), length: settings.tokens });
 }
 
 const placements: Readonly<Record<PlacementChoice, (settings: Settings) => Placement>> = {
@@ -129,19 +136,19 @@ const placements: Readonly<Record<PlacementChoice, (settings: Settings) => Place
   striped,
   dispatch: (settings) => {
     const { tokens, ranks } = settings;
-    return dispatch({ mask: maskFor(settings), length: tokens, ranks, cost: dispatchCost(settings) });
+    return dispatch({ mask: getMask(settings), length: tokens, ranks, cost: dispatchCost(settings) });
   },
 };
 
 /** How the sequence is cut. The same on every rank. */
-export function placementFor(settings: Settings): Placement {
+export function createPlacement(settings: Settings): Placement {
   return placements[settings.placement](settings);
 }
 
 const maskCache = new WeakMap<Settings, Mask>();
 
 /** Who sees what: one object for the same settings, as what is derived from a mask is kept with it. */
-export function maskFor(settings: Settings): Mask {
+export function getMask(settings: Settings): Mask {
   let mask = maskCache.get(settings);
   if (!mask) maskCache.set(settings, (mask = createMask(settings.mask, settings.tokens)));
   return mask;

@@ -85,18 +85,18 @@ export class Embedder {
   /** q, k and v at the given global positions. */
   projectPositions(positions: Int32Array): Projections {
     const { numHeads, dim } = this.#options;
-    const make = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
-    const result = { q: make(), k: make(), v: make() };
-    const turn = new Float64Array(dim);
+    const createTensor = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * dim);
+    const result = { q: createTensor(), k: createTensor(), v: createTensor() };
+    const rotation = new Float64Array(dim);
     positions.forEach((position, row) => {
-      const projected = this.#vocabulary.project(tokenAtPosition(this.#genome, position));
-      rotationAngles(position, turn);
+      const projections = this.#vocabulary.project(tokenAtPosition(this.#genome, position));
+      rotationAngles(position, rotation);
       for (let head = 0; head < numHeads; head++) {
-        const from = head * dim;
+        const headStart = head * dim;
         const to = (head * positions.length + row) * dim;
-        rotate(result.q, to, projected.q, from, turn);
-        rotate(result.k, to, projected.k, from, turn);
-        for (let d = 0; d < dim; d++) result.v[to + d] = projected.v[from + d]!;
+        rotate(result.q, to, projections.q, headStart, rotation);
+        rotate(result.k, to, projections.k, headStart, rotation);
+        for (let d = 0; d < dim; d++) result.v[to + d] = projections.v[headStart + d]!;
       }
     });
     return result;
@@ -104,19 +104,19 @@ export class Embedder {
 }
 
 /** Cosine and sine of each pair's angle at a position. */
-function rotationAngles(position: number, turn: Float64Array): void {
-  for (let i = 0; i < turn.length; i += 2) {
-    const angle = position * 10_000 ** (-i / turn.length);
-    turn[i] = Math.cos(angle);
-    turn[i + 1] = Math.sin(angle);
+function rotationAngles(position: number, rotation: Float64Array): void {
+  for (let i = 0; i < rotation.length; i += 2) {
+    const angle = position * 10_000 ** (-i / rotation.length);
+    rotation[i] = Math.cos(angle);
+    rotation[i + 1] = Math.sin(angle);
   }
 }
 
-function rotate(out: Float32Array, to: number, x: Float32Array, from: number, turn: Float64Array): void {
-  for (let i = 0; i < turn.length; i += 2) {
-    const [a, b] = [x[from + i]!, x[from + i + 1]!];
-    out[to + i] = a * turn[i]! - b * turn[i + 1]!;
-    out[to + i + 1] = a * turn[i + 1]! + b * turn[i]!;
+function rotate(out: Float32Array, to: number, x: Float32Array, source: number, rotation: Float64Array): void {
+  for (let i = 0; i < rotation.length; i += 2) {
+    const [a, b] = [x[source + i]!, x[source + i + 1]!];
+    out[to + i] = a * rotation[i]! - b * rotation[i + 1]!;
+    out[to + i + 1] = a * rotation[i + 1]! + b * rotation[i]!;
   }
 }
 
@@ -124,44 +124,44 @@ function rotate(out: Float32Array, to: number, x: Float32Array, from: number, tu
 class Vocabulary {
   readonly #bases: Float64Array;
   readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
-  readonly #projected = new Map<number, Projections>();
+  readonly #projectionCache = new Map<number, Projections>();
 
   constructor({ numHeads, dim, seed }: EmbedOptions) {
     const width = numHeads * dim;
     const draw = (stream: number, count: number): Float64Array => randomNormals(seed * 8 + stream, count);
     this.#bases = draw(0, TOKEN_LENGTH * 4 * EMBED_DIM);
-    const [wq, own, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED_DIM * width)) as [
+    const [wq, keyWeights, wv] = [1, 2, 3].map((stream) => draw(stream, EMBED_DIM * width)) as [
       Float64Array,
       Float64Array,
       Float64Array,
     ];
-    const wk = wq.map((w, i) => QK_CORRELATION * w + Math.sqrt(1 - QK_CORRELATION ** 2) * own[i]!);
+    const wk = wq.map((w, i) => QK_CORRELATION * w + Math.sqrt(1 - QK_CORRELATION ** 2) * keyWeights[i]!);
     this.#weights = { q: wq, k: wk, v: wv };
   }
 
   /** q, k and v of a token, each [H,D]. */
   project(token: number): Projections {
-    const known = this.#projected.get(token);
-    if (known) return known;
+    const cached = this.#projectionCache.get(token);
+    if (cached) return cached;
     const embedding = embed(token, this.#bases);
     const { q, k, v } = this.#weights;
-    const projected = {
+    const projections = {
       q: project(embedding, q, QK_STD),
       k: project(embedding, k, QK_STD),
       v: project(embedding, v, 1),
     };
-    this.#projected.set(token, projected);
-    return projected;
+    this.#projectionCache.set(token, projections);
+    return projections;
   }
 }
 
 /** [E]: the sum of six vectors, one for each place and base, with unit variance. */
 function embed(token: number, bases: Float64Array): Float64Array {
   const out = new Float64Array(EMBED_DIM);
-  for (let place = 0; place < TOKEN_LENGTH; place++) {
-    const base = (token >> (2 * (TOKEN_LENGTH - 1 - place))) & 3;
-    const from = (place * 4 + base) * EMBED_DIM;
-    for (let e = 0; e < EMBED_DIM; e++) out[e]! += bases[from + e]! / Math.sqrt(TOKEN_LENGTH);
+  for (let letterIndex = 0; letterIndex < TOKEN_LENGTH; letterIndex++) {
+    const base = (token >> (2 * (TOKEN_LENGTH - 1 - letterIndex))) & 3;
+    const weightRow = (letterIndex * 4 + base) * EMBED_DIM;
+    for (let e = 0; e < EMBED_DIM; e++) out[e]! += bases[weightRow + e]! / Math.sqrt(TOKEN_LENGTH);
   }
   return out;
 }

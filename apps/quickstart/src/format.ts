@@ -38,27 +38,27 @@ export function formatRankRanges(ranks: readonly number[]): string {
     if (run && rank === run.at(-1)! + 1) run.push(rank);
     else runs.push([rank]);
   }
-  const one = (run: readonly number[]): string => run.join(", ");
-  return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : one(run))).join(", ");
+  const joinRanks = (run: readonly number[]): string => run.join(", ");
+  return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : joinRanks(run))).join(", ");
 }
 
 /** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
 export function formatPayloads(payloads: readonly Payload[], rankCount: number): string {
   const main = payloads.filter(({ name }) => name !== "statistics");
-  const shown = main.length > 0 ? main : payloads;
+  const shownPayloads = main.length > 0 ? main : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
-  const whats = groupBy(
-    shown,
+  const namesByTarget = groupBy(
+    shownPayloads,
     ({ to, owners }) => `${to} of ${owners}`,
     ({ name }) => name,
   );
   const subject = ({ to, owners }: Payload): string =>
-    `${whats.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, rankCount)}`}`;
-  const takers = groupBy(shown, subject, ({ to }) => to);
-  return [...takers]
+    `${namesByTarget.get(`${to} of ${owners}`)!.join(", ")} ${`${owners}` === `${to}` ? "home" : `of ${formatRanks(owners, rankCount)}`}`;
+  const targetsBySource = groupBy(shownPayloads, subject, ({ to }) => to);
+  return [...targetsBySource]
     .map(
-      ([words, to]) =>
-        `${words} to ${formatRanks(
+      ([payloadText, to]) =>
+        `${payloadText} to ${formatRanks(
           to.toSorted((a, b) => a - b),
           rankCount,
         )}`,
@@ -68,7 +68,7 @@ export function formatPayloads(payloads: readonly Payload[], rankCount: number):
 
 /** What a batch is made of, for short: "Q", "K, V". */
 export function formatPayloadKinds(payloads: readonly Payload[]): string {
-  const kinds = [...new Set(payloads.map(({ name }) => name))].filter((what) => what !== "statistics");
+  const kinds = [...new Set(payloads.map(({ name }) => name))].filter((payloadName) => payloadName !== "statistics");
   return kinds.length > 0 ? kinds.join(", ") : "statistics";
 }
 

@@ -115,6 +115,6 @@ export function gridShapes(ranks: number): readonly Shape[] {
 
 /** "2x4" as a shape; undefined if it is none. */
 export function parseShape(text: string): Shape | undefined {
-  const found = /^([1-9]\d?)[x×]([1-9]\d?)$/.exec(text);
-  return found ? [Number(found[1]), Number(found[2])] : undefined;
+  const shapeMatch = /^([1-9]\d?)[x×]([1-9]\d?)$/.exec(text);
+  return shapeMatch ? [Number(shapeMatch[1]), Number(shapeMatch[2])] : undefined;
 }

@@ -1,7 +1,7 @@
 import { writeFileSync } from "node:fs";
 import { detect } from "@mosaic/attention";
 import { abortOnSignals, Progress, runProgram, withTemporaryDirectory } from "@mosaic/program";
-import { help, readSettings } from "./args.ts";
+import { help, parseSettings } from "./args.ts";
 import { gatherResults, attendOnOneDevice, runRanks, createProblem } from "./run.ts";
 import { planAutomatically, describeBackend } from "./backends.ts";
 import { describeRun, drawComparison, drawPage, drawPlacements, drawTimeline } from "./picture.ts";
@@ -18,72 +18,73 @@ import { verify } from "./verify.ts";
 const abort = abortOnSignals();
 
 process.exitCode = await runProgram(help, async () => {
-  const settings = readSettings(process.argv.slice(2));
+  const settings = parseSettings(process.argv.slice(2));
   if (settings !== "help") return withTemporaryDirectory("mosaic-quickstart-", (path) => runDemo(settings, path));
   console.log(help);
   return 0;
 });
 
 /** Ranks first, then one device, then float64; each with the machine to itself. */
-async function runDemo(requested: Settings, directory: string): Promise<number> {
+async function runDemo(requestedSettings: Settings, directory: string): Promise<number> {
   const startTime = performance.now();
   const progress = new Progress(process.stderr);
-  const begin = (label: string): ((share: number) => void) => {
-    const begun = progress.begin();
-    const show = (share: number): void => begun(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
-    show(0);
-    return show;
+  const beginStage = (label: string): ((share: number) => void) => {
+    const updateProgress = progress.begin();
+    const showProgress = (share: number): void =>
+      updateProgress(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
+    showProgress(0);
+    return showProgress;
   };
-  const settings = await resolveSettings(requested);
+  const settings = await resolveSettings(requestedSettings);
   console.log(formatTitle(settings));
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
     { settings, directory, recordEvents: workUnits(plan.schedules[0]!) },
-    begin(`${settings.ranks} ranks attend`),
+    beginStage(`${settings.ranks} ranks attend`),
     abort,
   );
-  const single = await attendOnOneDevice(settings, begin("single-device attention for comparison"));
+  const singleDeviceRun = await attendOnOneDevice(settings, beginStage("single-device attention for comparison"));
   const verdict = await verify(
     {
       ranks: gatherResults(directory, reports, settings),
-      single: single.results,
+      singleDevice: singleDeviceRun.results,
       problem: await createProblem(settings),
     },
     settings,
-    begin("comparing a sample with float64"),
+    beginStage("comparing a sample with float64"),
   );
   progress.end();
 
   const lanes = createTimeline(reports, plan.schedules);
-  const findings: RunResult = {
+  const runResult: RunResult = {
     settings,
     plan,
     reports,
     overlap: overlapFraction(reports),
-    singleDevice: single.report,
+    singleDevice: singleDeviceRun.report,
     verdict,
     totalSeconds: (performance.now() - startTime) / 1000,
   };
-  console.log(`\n${formatReport(findings)}`);
+  console.log(`\n${formatReport(runResult)}`);
   if (settings.svg !== "") {
-    writeFileSync(settings.svg, drawTimeline(lanes, describeRun(findings)));
+    writeFileSync(settings.svg, drawTimeline(lanes, describeRun(runResult)));
     console.log(`  timeline of compute and transfers: ${settings.svg}`);
   }
   if (settings.dispatch !== "") {
     writeFileSync(settings.dispatch, drawPlacements(settings));
     console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatch}`);
   }
-  const { prediction, ...planned } = plan;
+  const { prediction, ...planSettings } = plan;
   if (settings.predict !== "" && prediction) {
-    writeFileSync(settings.predict, drawComparison({ ...planned, prediction }, reports, describeRun(findings)));
+    writeFileSync(settings.predict, drawComparison({ ...planSettings, prediction }, reports, describeRun(runResult)));
     console.log(`  prediction and measurement: ${settings.predict}`);
   }
   if (settings.html !== "") {
-    writeFileSync(settings.html, drawPage(plan, reports, describeRun(findings)));
+    writeFileSync(settings.html, drawPage(plan, reports, describeRun(runResult)));
     console.log(`  interactive page: ${settings.html}`);
   }
-  if (settings.json) console.log(JSON.stringify(summarize(findings)));
+  if (settings.json) console.log(JSON.stringify(summarize(runResult)));
   return verdict.failures.length === 0 ? 0 : 1;
 }
 

@@ -5,7 +5,7 @@ import { randomNormals } from "./reference.ts";
 /** A mask that this program offers. */
 interface MaskEntry {
   /** What its number counts, and how large it is if none is given; absent for a mask without one. */
-  readonly size?: { readonly counts: string; defaultFor(tokens: number): number };
+  readonly size?: { readonly unitName: string; defaultSize(tokens: number): number };
   /** In words, for titles. */
   describe(size: number): string;
   create(tokens: number, size: number): Mask;
@@ -15,17 +15,17 @@ const maskTable: Readonly<Record<MaskName, MaskEntry>> = {
   full: { describe: () => "no mask", create: () => masks.full() },
   causal: { describe: () => "causal", create: () => masks.causal() },
   documents: {
-    size: { counts: "documents", defaultFor: (tokens) => Math.min(32, tokens) },
+    size: { unitName: "documents", defaultSize: (tokens) => Math.min(32, tokens) },
     describe: (size) => `${size} ${size === 1 ? "document" : "documents"}, each causal`,
     create: (tokens, size) => masks.documents(documentLengths(tokens, size), "causal"),
   },
   window: {
-    size: { counts: "tokens", defaultFor: (tokens) => Math.ceil(tokens / 16) },
+    size: { unitName: "tokens", defaultSize: (tokens) => Math.ceil(tokens / 16) },
     describe: (size) => `causal window of ${size}`,
     create: (_, size) => masks.slidingWindow(size),
   },
   "block-causal": {
-    size: { counts: "tokens", defaultFor: (tokens) => Math.ceil(tokens / 16) },
+    size: { unitName: "tokens", defaultSize: (tokens) => Math.ceil(tokens / 16) },
     describe: (size) => `block-causal, blocks of ${size}`,
     create: (_, size) => masks.blockCausal(size),
   },
@@ -39,12 +39,12 @@ export function maskForms(): readonly string[] {
 /** "documents:8" for so many tokens, with the mask's default where there is no number; undefined for what is none. */
 export function parseMask(text: string, tokens: number): MaskChoice | undefined {
   const [, word, digits] = /^([a-z-]+)(?::(\d+))?$/.exec(text) ?? [];
-  const name = maskNames.find((each) => each === word);
+  const name = maskNames.find((maskName) => maskName === word);
   if (name === undefined) return undefined;
   const { size } = maskTable[name];
   if (!size) return digits === undefined ? { name } : undefined;
-  const chosen = digits === undefined ? size.defaultFor(tokens) : Number(digits);
-  return chosen >= 1 && chosen <= tokens ? { name, size: chosen } : undefined;
+  const chosenSize = digits === undefined ? size.defaultSize(tokens) : Number(digits);
+  return chosenSize >= 1 && chosenSize <= tokens ? { name, size: chosenSize } : undefined;
 }
 
 /** "documents:8". */
@@ -69,13 +69,13 @@ const LOG_LENGTH_DEVIATION = 1.4;
 export function documentLengths(tokens: number, count: number): readonly number[] {
   const weights = Array.from(randomNormals(count, count), (x) => Math.exp(LOG_LENGTH_DEVIATION * x));
   const total = weights.reduce((sum, weight) => sum + weight, 0);
-  const spare = tokens - count;
-  let [before, filled] = [0, 0];
+  const spareTokens = tokens - count;
+  let [precedingTokens, filledWeight] = [0, 0];
   return weights.map((weight) => {
-    before += weight;
-    const end = Math.round((before / total) * spare);
-    const length = 1 + end - filled;
-    filled = end;
+    precedingTokens += weight;
+    const end = Math.round((precedingTokens / total) * spareTokens);
+    const length = 1 + end - filledWeight;
+    filledWeight = end;
     return length;
   });
 }

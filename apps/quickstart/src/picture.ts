@@ -7,7 +7,7 @@ import {
   viewerHtml,
 } from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
-import { describeShape, keyBytes, maskFor, placementFor } from "./backends.ts";
+import { describeShape, keyBytes, getMask, createPlacement } from "./backends.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { RankReport, Settings } from "./job.ts";
 import { describeMask } from "./mask.ts";
@@ -22,7 +22,7 @@ export function describeRun(result: RunResult): Caption {
   const { settings, reports } = result;
   const { tokens, ranks, numHeads, dim, dtype, mask, placement, backward } = settings;
   const summary = summarize(result);
-  const hidden =
+  const overlapText =
     summary.overlap === null ? "no bytes were sent" : `${formatPercent(summary.overlap)} of it hidden behind compute`;
   return {
     title: `${capitalize(settings.backend)} attention over a whole genome, ${ranks === 1 ? "on one rank" : `sharded over ${ranks} ranks`}`,
@@ -38,7 +38,7 @@ export function describeRun(result: RunResult): Caption {
     ].join(" · "),
     shardDescription: reports.map(describeShard),
     measurements: [
-      `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks; ${hidden}.`,
+      `${formatSeconds(summary.seconds)} wall time. ${formatBytes(summary.bytesSent)} sent by all ranks; ${overlapText}.`,
       `Peak tensor memory: ${formatBytes(summary.peakBytesPerRank)} per rank, ${formatBytes(summary.peakBytesOneDevice)} on one device. Largest difference from single-device attention: ${summary.errorRatio.toFixed(2)} × the single-device error against float64.`,
     ],
   };
@@ -51,11 +51,11 @@ function describeShard({ rank, spans }: RankReport): string {
   const ranges = spans
     .filter(({ length }) => length > 0)
     .map(({ start, length, step }) => `${groupDigits(start)}–${groupDigits(start + (length - 1) * step)}`);
-  const shown =
+  const rangesText =
     ranges.length > MAX_RANGES
       ? [...ranges.slice(0, MAX_RANGES - 1), `${ranges.length - MAX_RANGES + 1} more`]
       : ranges;
-  return `rank ${rank}: ${shown.length > 0 ? `positions ${shown.join(", ")}` : "nothing"}`;
+  return `rank ${rank}: ${rangesText.length > 0 ? `positions ${rangesText.join(", ")}` : "nothing"}`;
 }
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
@@ -88,17 +88,17 @@ export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
   const bottom = MARGIN_TOP + lanes.length * rows.band;
   const legend = drawLegend(lanes, { shards: caption.shardDescription, top: bottom + 52, showQueries });
   const height = legend.bottom + caption.measurements.length * 20 + 24;
-  const small = `font-size="13" fill="${GRAY}"`;
+  const textAttributes = `font-size="13" fill="${GRAY}"`;
   const body = [
     text(32, 44, caption.title, `font-size="22" font-weight="650"`),
     text(32, 70, caption.subtitle, `font-size="14" fill="${GRAY}"`),
     drawAxis(end, x, bottom),
     ...lanes.flatMap((lane, index) => {
-      const place = { x, end, top: MARGIN_TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
-      return [drawLaneNames(lane, place), drawLane(lane, place)];
+      const laneContext = { x, end, top: MARGIN_TOP + index * rows.band, rows, ranks: lanes.length, showQueries };
+      return [drawLaneNames(lane, laneContext), drawLane(lane, laneContext)];
     }),
     legend.svg,
-    ...caption.measurements.map((fact, i) => text(32, legend.bottom + 16 + i * 20, fact, small)),
+    ...caption.measurements.map((measurement, i) => text(32, legend.bottom + 16 + i * 20, measurement, textAttributes)),
   ];
   return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}" font-family="system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" fill="${TEXT_COLOR}">
 <title>${escape(caption.title)}</title>
@@ -113,14 +113,14 @@ ${body.join("\n")}
 const BACKWARD_PATTERN = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.2"/></pattern></defs>`;
 
 /** Whose lane it is, and what its rows show. */
-function drawLaneNames({ rank }: Lane, place: LaneContext): string {
-  const { top, rows } = place;
+function drawLaneNames({ rank }: Lane, laneContext: LaneContext): string {
+  const { top, rows } = laneContext;
   const size = `font-size="${rows.font}"`;
   const row = `text-anchor="end" ${size} fill="${GRAY}"`;
   return [
     text(32, top + rows.compute * 0.72, `rank ${rank}`, `${size} font-weight="600"`),
     text(MARGIN_LEFT - 12, top + rows.compute * 0.72, "computes", row),
-    text(MARGIN_LEFT - 12, communicationTop(place) + rows.send * 0.9, "sends", row),
+    text(MARGIN_LEFT - 12, communicationTop(laneContext) + rows.send * 0.9, "sends", row),
   ].join("\n");
 }
 
@@ -137,10 +137,10 @@ function drawAxis(end: number, x: (time: number) => number, bottom: number): str
     .join("\n");
 }
 
-/** 1, 2 or 5 times a power of ten, not below `least`. */
-function roundTickStep(least: number): number {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return power * (least <= power ? 1 : least <= 2 * power ? 2 : least <= 5 * power ? 5 : 10);
+/** 1, 2 or 5 times a power of ten, not below `minStep`. */
+function roundTickStep(minStep: number): number {
+  const power = 10 ** Math.floor(Math.log10(minStep));
+  return power * (minStep <= power ? 1 : minStep <= 2 * power ? 2 : minStep <= 5 * power ? 5 : 10);
 }
 
 interface LegendOptions {
@@ -153,19 +153,21 @@ function drawLegend(
   lanes: readonly Lane[],
   { shards, top, showQueries }: LegendOptions,
 ): { readonly svg: string; readonly bottom: number } {
-  const stripes = lanes.some(({ compute }) => compute.some(({ backward }) => backward)) ? " Stripes: backward." : "";
-  const longest = Math.max(...shards.map((shard) => shard.length));
-  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (longest * 7.6 + 36))));
+  const stripesNote = lanes.some(({ compute }) => compute.some(({ backward }) => backward))
+    ? " Stripes: backward."
+    : "";
+  const maxLabelLength = Math.max(...shards.map((shard) => shard.length));
+  const columns = Math.max(1, Math.min(4, shards.length, Math.floor((WIDTH - 64) / (maxLabelLength * 7.6 + 36))));
   const width = (WIDTH - 64) / columns;
   const entries = shards.map((shard, rank) => {
     const [x, y] = [32 + (rank % columns) * width, top + 24 + Math.floor(rank / columns) * 22];
-    const sample = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
-    return sample + text(x + 20, y, shard, `font-size="13"`);
+    const swatch = rect({ x, y: y - 11, width: 13, height: 13 }, `fill="${rankColor(rank)}" rx="3"`);
+    return swatch + text(x + 20, y, shard, `font-size="13"`);
   });
   const meaning = showQueries
     ? "Color: rank that owns the keys and values; lower edge: rank that owns the queries; in transfers: rank that owns the rows."
     : "Color: rank that owns the attended or sent keys and values.";
-  const head = text(32, top, `${meaning}${stripes}`, `font-size="13" fill="${GRAY}"`);
+  const head = text(32, top, `${meaning}${stripesNote}`, `font-size="13" fill="${GRAY}"`);
   return { svg: [head, ...entries].join("\n"), bottom: top + 24 + Math.ceil(shards.length / columns) * 22 };
 }
 
@@ -175,11 +177,11 @@ export function drawComparison(
   reports: readonly RankReport[],
   { title, subtitle }: Caption,
 ): string {
-  const withStages = (timeline: Timeline): Timeline => ({
+  const labelTimeline = (timeline: Timeline): Timeline => ({
     ...timeline,
     ranks: timeline.ranks.map((rank) => ({ ...rank, events: labelStages(rank.events, schedules[rank.rank]!) })),
   });
-  const [predicted, measured] = [withStages(prediction), withStages(measuredTimeline(reports))];
+  const [predicted, measured] = [labelTimeline(prediction), labelTimeline(measuredTimeline(reports))];
   const group = schedules.some(({ tiles }) => tiles.some(({ stage }) => stage !== undefined))
     ? { group: stageLabel }
     : {};
@@ -192,12 +194,12 @@ function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule):
   const kernels = events.filter(isAttention).length;
   const forward = tiles.filter(({ backward }) => !backward).length;
   // A device may take several kernels for a piece of backward.
-  const each = tiles.length > forward ? (kernels - forward) / (tiles.length - forward) : 1;
-  let done = 0;
+  const kernelsPerTile = tiles.length > forward ? (kernels - forward) / (tiles.length - forward) : 1;
+  let numKernels = 0;
   return events.map((event) => {
     if (!isAttention(event)) return event;
-    const i = done++;
-    const tile = tiles[i < forward ? i : forward + Math.floor((i - forward) / each)];
+    const i = numKernels++;
+    const tile = tiles[i < forward ? i : forward + Math.floor((i - forward) / kernelsPerTile)];
     if (!tile) return event;
     const kernel = tile.backward ? "attendBackward" : "attend";
     return { ...event, name: `${kernel} ${tile.stage === undefined ? "own rows" : `stage ${tile.stage}`}` };
@@ -220,10 +222,10 @@ function isAttention({ lane, name }: TimelineEvent): boolean {
 /** Load and transfers: equal pieces beside the placement that is used. */
 export function drawPlacements(settings: Settings): string {
   const { tokens, ranks, mask } = settings;
-  return drawDispatch(maskFor(settings), {
+  return drawDispatch(getMask(settings), {
     queries: tokens,
     ranks,
-    after: placementFor(settings),
+    after: createPlacement(settings),
     bytesPerRow: keyBytes(settings),
     title: `${capitalize(describeMask(mask))}, on ${ranks} ${ranks === 1 ? "rank" : "ranks"}`,
   });
@@ -244,8 +246,8 @@ export function drawPage(
 function measuredTimeline(reports: readonly RankReport[]): Timeline {
   const begin = Math.min(...reports.map((report) => report.begin));
   const traces = reports.map(({ rank, at, events }) => {
-    const after = events.filter(({ start }) => start / 1e9 >= begin);
-    return { rank, at, events: after.filter(({ name }) => !name.startsWith("collective ")) };
+    const measuredEvents = events.filter(({ start }) => start / 1e9 >= begin);
+    return { rank, at, events: measuredEvents.filter(({ name }) => !name.startsWith("collective ")) };
   });
   return timelineOf(traces);
 }

@@ -14,8 +14,8 @@ import {
   type Timeline,
   ulyssesTraffic,
 } from "@mosaic/attention/planner";
-import { configureBackend, layoutFor, maskFor, placementFor } from "./backends.ts";
-import { withProgress } from "./progress.ts";
+import { configureBackend, createLayout, getMask, createPlacement } from "./backends.ts";
+import { reportProgress } from "./progress.ts";
 import { type RankSchedule, rankSchedules } from "./rank-schedule.ts";
 import type { Settings } from "./job.ts";
 
@@ -34,13 +34,15 @@ export interface ExpectedRun {
 /** Runs the very same call on the planner's symbolic devices, which have shapes and no data, and reads what they wrote down. */
 export function predictRun(settings: Settings): ExpectedRun {
   const { backward, profile } = settings;
-  const written = recordAttention(settings);
-  const sent = count(written).ranks.map((rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0));
+  const attentionRecord = recordAttention(settings);
+  const bytesSent = count(attentionRecord).ranks.map(
+    (rank) => rank.forward.sent.bytes + (backward ? rank.backward.sent.bytes : 0),
+  );
   return {
-    bytesSent: sent.reduce((a, b) => a + b, 0),
-    record: written,
-    schedules: rankSchedules(written, backward),
-    ...(profile && { prediction: predictTimeline(simulate(written, profile), backward) }),
+    bytesSent: bytesSent.reduce((a, b) => a + b, 0),
+    record: attentionRecord,
+    schedules: rankSchedules(attentionRecord, backward),
+    ...(profile && { prediction: predictTimeline(simulate(attentionRecord, profile), backward) }),
   };
 }
 
@@ -58,13 +60,13 @@ function recordAttention(settings: Settings): AttentionRecord {
   // Head by head, as the ranks will go.
   const { backend, mesh } = configureBackend(settings);
   return record({
-    backend: withProgress(backend, () => {}),
+    backend: reportProgress(backend, () => {}),
     mesh,
     tokens,
     numHeads,
     headDim: dim,
-    mask: maskFor(settings),
-    placement: placementFor(settings),
+    mask: getMask(settings),
+    placement: createPlacement(settings),
     dtype,
   });
 }
@@ -113,10 +115,10 @@ const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTr
 export function closedFormTraffic(settings: Settings): number | undefined {
   const formula = formulas[settings.backend];
   if (!formula) return undefined;
-  const arrangement = configureBackend(settings);
-  const { mesh } = arrangement;
-  const layout = layoutFor(settings, arrangement);
-  const mask = maskFor(settings).slices(settings.tokens, settings.tokens);
+  const configuration = configureBackend(settings);
+  const { mesh } = configuration;
+  const layout = createLayout(settings, configuration);
+  const mask = getMask(settings).slices(settings.tokens, settings.tokens);
   let bytes = 0;
   for (let rank = 0; rank < settings.ranks; rank++) {
     const call = { at: coordinateOf(rank, mesh), mask, queries: layout, keys: layout };
@@ -132,11 +134,11 @@ function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
   const { settings, mesh, call } = input;
   const { head, ...at } = call.at as { head: number; seq: number };
   const [ranks, { numHeads }] = [mesh["head"]!, settings];
-  const own = Math.floor(numHeads / ranks) + (head < numHeads % ranks ? 1 : 0);
+  const headsOnRank = Math.floor(numHeads / ranks) + (head < numHeads % ranks ? 1 : 0);
   const inner = ring({ axis: "seq" });
   return [
     ulyssesTraffic({ ...input, ...attentionSizes(settings), axis: "head", inner }),
-    ringTraffic({ ...input, ...elementsPerRow(input, own), axis: "seq", call: { ...call, at } }),
+    ringTraffic({ ...input, ...elementsPerRow(input, headsOnRank), axis: "seq", call: { ...call, at } }),
   ];
 }
 
@@ -146,7 +148,7 @@ function hierarchicalTraffic(input: FormulaInput): readonly PassTraffic[] {
   const nodes = Array.from({ length: input.mesh["node"]! }, (_, node) => ({ ...input.call.at, node }));
   return [
     ringTraffic({ ...input, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
-    ...nodes.map((from) => ringTraffic({ ...input, ...width, axis: "gpu", from })),
+    ...nodes.map((sourceNode) => ringTraffic({ ...input, ...width, axis: "gpu", from: sourceNode })),
   ];
 }
 

@@ -13,10 +13,10 @@ const BACKWARD_COST = 2.5;
 /** Turns pieces that are done into the share of all that is. */
 export function createProgressMeter(totalWork: WorkUnits, progress: (share: number) => void): ProgressListener {
   const total = totalWork.forward + totalWork.backward * BACKWARD_COST;
-  let done = 0;
+  let workDone = 0;
   return ({ backward }) => {
-    done += backward ? BACKWARD_COST : 1;
-    progress(Math.min(1, done / total));
+    workDone += backward ? BACKWARD_COST : 1;
+    progress(Math.min(1, workDone / total));
   };
 }
 
@@ -32,27 +32,27 @@ export type ProgressListener = (step: ProgressStep) => void;
  * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
  * this is what it comes to in the end; and as heads are independent, the results are the same bits.
  */
-export function withProgress(backend: AttentionBackend, finished: ProgressListener): AttentionBackend {
-  const wrapped = (ctx: Context): Context => {
-    const kernels = kernelsWithProgress(ctx, finished);
+export function reportProgress(backend: AttentionBackend, onStep: ProgressListener): AttentionBackend {
+  const wrapContext = (ctx: Context): Context => {
+    const kernels = kernelsWithProgress(ctx, onStep);
     return withOverrides(ctx, { device: withOverrides(ctx.device, { kernels }) });
   };
   return {
     name: backend.name,
     axes: backend.axes,
     check: (ctx) => backend.check?.(ctx),
-    attend: (ctx, call, state, kv) => backend.attend(wrapped(ctx), call, state, kv),
-    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapped(ctx), call, grads, kv),
+    attend: (ctx, call, state, kv) => backend.attend(wrapContext(ctx), call, state, kv),
+    attendBackward: (ctx, call, grads, kv) => backend.attendBackward(wrapContext(ctx), call, grads, kv),
   };
 }
 
 /** The host waits for nothing: a step is finished when the stream's synchronize, called right after it, resolves. */
-function kernelsWithProgress(ctx: Context, finished: ProgressListener): Kernels {
+function kernelsWithProgress(ctx: Context, onStep: ProgressListener): Kernels {
   const { kernels, stream } = ctx.device;
   const report = (step: ProgressStep): void => {
     // A failed stream is reported by the read of the result.
     stream.synchronize().then(
-      () => finished(step),
+      () => onStep(step),
       () => {},
     );
   };
@@ -63,9 +63,9 @@ function kernelsWithProgress(ctx: Context, finished: ProgressListener): Kernels 
     }
   };
   // oxlint-disable-next-line max-params -- the kernels' contract
-  const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, saved, { k, v }, tile) => {
+  const attendBackward: Kernels["attendBackward"] = ({ dq, dk, dv }, q, savedTensors, { k, v }, tile) => {
     for (const head of viewsByHead(q)) {
-      const rows = { dOut: head(saved.dOut), lse: head(saved.lse), delta: head(saved.delta) };
+      const rows = { dOut: head(savedTensors.dOut), lse: head(savedTensors.lse), delta: head(savedTensors.delta) };
       const grads = { dq: head(dq), dk: head(dk), dv: head(dv) };
       kernels.attendBackward(grads, head(q), rows, { k: head(k), v: head(v) }, tile);
       report({ backward: true });
@@ -88,8 +88,8 @@ function* viewsByHead(q: Tensor): Generator<(x: Tensor) => Tensor> {
 }
 
 /** The same object with other members. */
-function withOverrides<T extends object>(object: T, members: Partial<T>): T {
-  return new Proxy(object, {
+function withOverrides<T extends object>(base: T, members: Partial<T>): T {
+  return new Proxy(base, {
     get(target, name) {
       if (Object.hasOwn(members, name)) return members[name as keyof T];
       const value: unknown = Reflect.get(target, name, target);

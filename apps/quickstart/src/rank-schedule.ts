@@ -20,15 +20,15 @@ interface TimestampedValue<T> {
 
 /** What one rank's memory held when, as far as its events show. Times only grow. */
 class StorageHistory {
-  readonly #ownContent: StoredContent;
+  readonly #initialContent: StoredContent;
   readonly #allocations = new Map<number, number[]>();
   readonly #contentHistory = new Map<string, TimestampedValue<StoredContent>[]>();
-  readonly #copies = new Map<string, TimestampedValue<number>[]>();
+  readonly #copySources = new Map<string, TimestampedValue<number>[]>();
   readonly #receipts = new Map<string, TimestampedValue<undefined>[]>();
 
-  /** `own`: the name of memory that no event names, which can only be the rank's own. */
-  constructor(own: StoredContent) {
-    this.#ownContent = own;
+  /** `initialContent`: the name of memory that no event names, which can only be the rank's own. */
+  constructor(initialContent: StoredContent) {
+    this.#initialContent = initialContent;
   }
 
   /** From now on the number means other memory. Times must not decrease from call to call. */
@@ -45,7 +45,7 @@ class StorageHistory {
 
   /** It was copied from another. */
   recordCopy(storage: number, time: number, from: number): void {
-    appendEvent(this.#copies, this.#allocationKey(storage, time), { time, value: from });
+    appendEvent(this.#copySources, this.#allocationKey(storage, time), { time, value: from });
   }
 
   /** A message goes there. */
@@ -60,21 +60,21 @@ class StorageHistory {
   contentAt(storage: number, time: number): StoredContent {
     const memory = this.#allocationKey(storage, time);
     const receipts = this.#receipts.get(memory) ?? [];
-    const since = receipts.findLast((each) => each.time < time)?.time ?? -1;
-    const until = receipts.find((each) => each.time > time)?.time ?? Number.POSITIVE_INFINITY;
+    const previousReceipt = receipts.findLast((receipt) => receipt.time < time)?.time ?? -1;
+    const nextReceipt = receipts.find((receipt) => receipt.time > time)?.time ?? Number.POSITIVE_INFINITY;
     const uses = this.#contentHistory.get(memory) ?? [];
-    const use =
-      uses.findLast((each) => each.time < time && each.time > since) ??
-      uses.find((each) => each.time > time && each.time < until);
-    if (use) return use.value;
-    const copy = this.#copies.get(memory)?.findLast((each) => each.time < time);
-    return copy ? this.contentAt(copy.value, copy.time) : this.#ownContent;
+    const nearestUse =
+      uses.findLast((each) => each.time < time && each.time > previousReceipt) ??
+      uses.find((each) => each.time > time && each.time < nextReceipt);
+    if (nearestUse) return nearestUse.value;
+    const copy = this.#copySources.get(memory)?.findLast((each) => each.time < time);
+    return copy ? this.contentAt(copy.value, copy.time) : this.#initialContent;
   }
 
   /** Numbers are used again for other memory: which one it is at a time. */
   #allocationKey(storage: number, time: number): string {
-    const before = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
-    return `${storage}/${before.length}`;
+    const previousAllocations = (this.#allocations.get(storage) ?? []).filter((allocated) => allocated <= time);
+    return `${storage}/${previousAllocations.length}`;
   }
 }
 
@@ -120,22 +120,22 @@ export interface RankSchedule {
 
 /** Reads a record as scripts, one for each rank; with its backward or without. */
 export function rankSchedules(record: AttentionRecord, backward: boolean): readonly RankSchedule[] {
-  const ownersOf = rowOwners(record);
-  return record.ranks.map((rank) => new ScheduleReader(record, rank, ownersOf).read(backward));
+  const findOwners = rowOwners(record);
+  return record.ranks.map((rank) => new ScheduleReader(record, rank, findOwners).read(backward));
 }
 
 /** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
 function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number) => readonly number[] {
   const owner = new Int32Array(queries.length);
   for (const { at, tape } of ranks) for (const position of positions(queries.spans(at))) owner[position] = tape.rank;
-  const known = new Map<number, readonly number[]>();
+  const cached = new Map<number, readonly number[]>();
   return (rows) => {
-    let owners = known.get(rows);
+    let owners = cached.get(rows);
     if (!owners) {
       const distinct = new Set<number>();
       for (const position of positions(interned.rows[rows]!)) distinct.add(owner[position]!);
       owners = [...distinct].toSorted((a, b) => a - b);
-      known.set(rows, owners);
+      cached.set(rows, owners);
     }
     return owners;
   };
@@ -145,17 +145,17 @@ function rowOwners({ ranks, queries, interned }: AttentionRecord): (rows: number
 class ScheduleReader {
   readonly #record: AttentionRecord;
   readonly #rank: RecordedRank;
-  readonly #ownersOf: (rows: number) => readonly number[];
+  readonly #findOwners: (rows: number) => readonly number[];
   readonly #history: StorageHistory;
 
   // oxlint-disable-next-line max-params -- the record, one rank of it, and what was found out about all
-  constructor(record: AttentionRecord, rank: RecordedRank, ownersOf: (rows: number) => readonly number[]) {
+  constructor(record: AttentionRecord, rank: RecordedRank, findOwners: (rows: number) => readonly number[]) {
     this.#record = record;
     this.#rank = rank;
-    this.#ownersOf = ownersOf;
+    this.#findOwners = findOwners;
     this.#history = new StorageHistory({ name: "statistics", owners: [rank.tape.rank], rows: 0 });
     const inputs = Object.entries({ q: "Q", k: "K, V", v: "K, V", dOut: "dOut" } as const).map(
-      ([end, what]) => [this.#storageId(rank.tensorViews[end as "q"]), what] as const,
+      ([end, operandName]) => [this.#storageId(rank.tensorViews[end as "q"]), operandName] as const,
     );
     const unclaimedInputs = new Map<number, string>(inputs);
     this.#forEachEvent((event, time) => {
@@ -178,13 +178,13 @@ class ScheduleReader {
       if (backward && !withBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
         const [queries, keys] = rowIds(event);
-        const owners = this.#ownersOf(keys);
-        tiles.push({ queries: this.#ownersOf(queries), keys: owners, backward, ...stages.stageOfKeys(owners) });
+        const owners = this.#findOwners(keys);
+        tiles.push({ queries: this.#findOwners(queries), keys: owners, backward, ...stages.findStage(owners) });
       }
       if (event.op === "wait") stages.wait(event.arg(0));
       const label = isBatch(event) ? interned.strings[event.arg(2)]! : "";
       const stage = isBatch(event) ? stages.post(event.arg(0), label) : {};
-      const payloads = isBatch(event) ? this.#payloads(event, time) : [];
+      const payloads = isBatch(event) ? this.#readPayloads(event, time) : [];
       const bytes = payloads.reduce((sum, payload) => sum + payload.bytes, 0);
       if (bytes > 0) batches.push({ label, bytes, backward, payloads, ...stage });
     });
@@ -200,28 +200,29 @@ class ScheduleReader {
   /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
   #recordContent(event: TapeReader, time: number): void {
     const history = this.#history;
-    const use = (view: number, name: string, rows: number): void => {
+    const recordOperand = (view: number, name: string, rows: number): void => {
       const length = positions(this.#record.interned.rows[rows]!).length;
-      history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#ownersOf(rows), rows: length });
+      history.recordUse(this.#storageId(event.arg(view)), time, { name, owners: this.#findOwners(rows), rows: length });
     };
     if (event.op === "empty") history.recordAllocation(event.arg(0), time);
     else if (event.op === "attend" || event.op === "attendBackward") {
       const [queries, keys] = rowIds(event);
-      for (const [i, what] of operandNames[event.op].entries()) use(i, what, keyNames.has(what) ? keys : queries);
+      for (const [i, operandName] of operandNames[event.op].entries())
+        recordOperand(i, operandName, keyNames.has(operandName) ? keys : queries);
     } else if (event.op === "copy") {
       history.recordCopy(this.#storageId(event.arg(0)), time, this.#storageId(event.arg(1)));
     } else if (isBatch(event)) {
-      for (const { sent, view } of eachTransfer(event)) {
-        if (!sent) history.recordReceive(this.#storageId(view), time);
+      for (const { isSend, view } of listTransfers(event)) {
+        if (!isSend) history.recordReceive(this.#storageId(view), time);
       }
     }
   }
 
   /** Of a batch: the parts of one content that go to one rank are one payload. */
-  #payloads(event: TapeReader, time: number): readonly Payload[] {
+  #readPayloads(event: TapeReader, time: number): readonly Payload[] {
     const payloads = new Map<string, Payload>();
-    for (const { sent, peer, view } of eachTransfer(event)) {
-      if (!sent) continue;
+    for (const { isSend, peer, view } of listTransfers(event)) {
+      if (!isSend) continue;
       const { layout, dtype } = this.#rank.tape.views[view]!;
       const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
       // Part of the rows of several ranks: local rows, or results that return to their owner.
@@ -247,7 +248,7 @@ class StageReader {
   readonly #rank: number;
   /** By work: the stages whose keys are under way. */
   readonly #postedStages = new Map<number, number>();
-  #arrived: number | undefined;
+  #lastArrivedStage: number | undefined;
 
   constructor(rank: number) {
     this.#rank = rank;
@@ -255,20 +256,20 @@ class StageReader {
 
   /** A batch is posted: its stage. */
   post(work: number, label: string): { readonly stage?: number } {
-    const [, digits, what] = / stage (\d+): (\w+)$/.exec(label) ?? [];
+    const [, digits, contentName] = / stage (\d+): (\w+)$/.exec(label) ?? [];
     if (digits === undefined) return {};
-    if (what === "keys") this.#postedStages.set(work, Number(digits));
+    if (contentName === "keys") this.#postedStages.set(work, Number(digits));
     return { stage: Number(digits) };
   }
 
   wait(work: number): void {
-    this.#arrived = this.#postedStages.get(work) ?? this.#arrived;
+    this.#lastArrivedStage = this.#postedStages.get(work) ?? this.#lastArrivedStage;
   }
 
   /** The stage that brought keys of these ranks which are attended to now. */
-  stageOfKeys(owners: readonly number[]): { readonly stage?: number } {
-    const areOwn = owners.length === 1 && owners[0] === this.#rank;
-    return areOwn || this.#arrived === undefined ? {} : { stage: this.#arrived };
+  findStage(owners: readonly number[]): { readonly stage?: number } {
+    const areLocalKeys = owners.length === 1 && owners[0] === this.#rank;
+    return areLocalKeys || this.#lastArrivedStage === undefined ? {} : { stage: this.#lastArrivedStage };
   }
 }
 
@@ -291,8 +292,8 @@ function isBatch({ op }: TapeReader): boolean {
   return op === "sendRecv" || op === "groupCast" || op === "groupReduce";
 }
 
-function* eachTransfer(event: TapeReader): Generator<{ sent: boolean; peer: number; view: number }> {
+function* listTransfers(event: TapeReader): Generator<{ isSend: boolean; peer: number; view: number }> {
   for (let i = 3; i < event.count; i += 3) {
-    yield { peer: event.arg(i), sent: event.arg(i + 1) === 1, view: event.arg(i + 2) };
+    yield { peer: event.arg(i), isSend: event.arg(i + 1) === 1, view: event.arg(i + 2) };
   }
 }

@@ -12,17 +12,17 @@ export function sampleRows(tokens: number): readonly number[] {
 
 /** The gradient that the loss sends into `out` at one sampled row, [H,D]: numbers that every dtype holds exactly. */
 export function cotangentAt({ seed, numHeads, dim }: Settings, row: number): Float32Array {
-  const drawn = randomNormals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * dim);
-  return Float32Array.from(drawn, (x) => Math.round(Math.max(-4, Math.min(4, x)) * 16) / 16);
+  const cotangents = randomNormals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * dim);
+  return Float32Array.from(cotangents, (x) => Math.round(Math.max(-4, Math.min(4, x)) * 16) / 16);
 }
 
 /** dOut [H,S,D] at the given positions: zero but at the sampled rows. */
 export function cotangent(settings: Settings, positions: Int32Array): Float32Array<ArrayBuffer> {
   const { numHeads, dim } = settings;
-  const sampled = new Set(sampleRows(settings.tokens));
+  const sampledRowSet = new Set(sampleRows(settings.tokens));
   const dOut = new Float32Array(numHeads * positions.length * dim);
   positions.forEach((position, row) => {
-    if (!sampled.has(position)) return;
+    if (!sampledRowSet.has(position)) return;
     const values = cotangentAt(settings, position);
     for (let head = 0; head < numHeads; head++) {
       dOut.set(values.subarray(head * dim, (head + 1) * dim), (head * positions.length + row) * dim);
@@ -94,7 +94,7 @@ export function referenceAttention(
 ): HeadReference {
   const { tokens, dim } = problem;
   const gradient = dOut === undefined ? 0 : tokens * dim;
-  const truth: HeadReference = {
+  const reference: HeadReference = {
     out: new Float64Array(rows.length * dim),
     dq: new Float64Array(dOut?.length ?? 0),
     dk: new Float64Array(gradient),
@@ -108,25 +108,25 @@ export function referenceAttention(
   const v = problem.v.subarray(base, base + tokens * dim);
   rows.forEach((row, index) => {
     const keys = visibleKeys(problem.mask, row);
-    const seen = weights.subarray(0, keys.length);
+    const visibleWeights = weights.subarray(0, keys.length);
     const q = Float64Array.from(problem.q.subarray(base + row * dim, base + (row + 1) * dim));
-    const { lse, visibleKeyCount } = softmaxOfScores(seen, keys, { q, k });
-    truth.lse[index] = lse;
-    truth.visibleKeyCounts[index] = visibleKeyCount;
-    const own = [index * dim, (index + 1) * dim] as const;
-    const out = truth.out.subarray(...own);
-    for (let i = 0; i < keys.length; i++) addScaled(out, seen[i]!, v, keys[i]! * dim);
+    const { lse, visibleKeyCount } = softmaxOfScores(visibleWeights, keys, { q, k });
+    reference.lse[index] = lse;
+    reference.visibleKeyCounts[index] = visibleKeyCount;
+    const keyRange = [index * dim, (index + 1) * dim] as const;
+    const out = reference.out.subarray(...keyRange);
+    for (let i = 0; i < keys.length; i++) addScaled(out, visibleWeights[i]!, v, keys[i]! * dim);
     if (dOut === undefined) return;
     addGradients(
-      { q, k, v, out, keys, weights: seen, dOut: dOut.subarray(...own) },
+      { q, k, v, out, keys, weights: visibleWeights, dOut: dOut.subarray(...keyRange) },
       {
-        dq: truth.dq.subarray(...own),
-        dk: truth.dk,
-        dv: truth.dv,
+        dq: reference.dq.subarray(...keyRange),
+        dk: reference.dk,
+        dv: reference.dv,
       },
     );
   });
-  return truth;
+  return reference;
 }
 
 /** The keys that a query sees. */
@@ -156,11 +156,11 @@ function softmaxOfScores(
   let sum = 0;
   let sumOfLogs = 0;
   for (let i = 0; i < weights.length; i++) {
-    const shifted = weights[i]! - max;
-    const weight = Math.exp(shifted);
+    const shiftedScore = weights[i]! - max;
+    const weight = Math.exp(shiftedScore);
     weights[i] = weight;
     sum += weight;
-    sumOfLogs += weight * shifted;
+    sumOfLogs += weight * shiftedScore;
   }
   for (let i = 0; i < weights.length; i++) weights[i]! /= sum;
   return { lse: max + Math.log(sum), visibleKeyCount: sum * Math.exp(-sumOfLogs / sum) };

@@ -2,7 +2,7 @@ import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { PlacementChoice, RankReport, Settings, Shape } from "./job.ts";
 import { formatMask } from "./mask.ts";
-import { type Accuracy, toUnits, type VerificationResult } from "./verify.ts";
+import { type Accuracy, inRoundingUnits, type VerificationResult } from "./verify.ts";
 
 /** All that one run found out. */
 export interface RunResult {
@@ -135,13 +135,13 @@ export function formatReport(result: RunResult): string {
       ? [
           `  ✓ as accurate as one device: ${formatUnits(verdict.deviceErrorRatio)} from float64, limit ${formatLimits(verdict)}`,
         ]
-      : verdict.failures.map((fault) => `  ✗ ${fault}`)),
+      : verdict.failures.map((failure) => `  ✗ ${failure}`)),
   ].join("\n");
 }
 
-function describePrediction({ secondsPredicted, seconds: measured }: Summary): string {
-  const off = secondsPredicted! / measured - 1;
-  return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} the measurement`;
+function describePrediction({ secondsPredicted, seconds: measuredSeconds }: Summary): string {
+  const relativeError = secondsPredicted! / measuredSeconds - 1;
+  return `${formatSeconds(secondsPredicted!)} by the planner, ${formatPercent(Math.abs(relativeError))} ${relativeError < 0 ? "below" : "above"} the measurement`;
 }
 
 function describeBytes({ bytesSent, bytesSentClosedForm, bytesSentPlanned }: Summary): string {
@@ -160,22 +160,22 @@ const placementNames: Readonly<Record<PlacementChoice, string>> = {
 };
 
 export function describeShards({ tokens, ranks, placement }: Settings): string {
-  const each = groupDigits(Math.ceil(tokens / ranks));
-  return `${ranks > 1 ? "at most " : ""}${each} tokens${ranks > 1 ? placementNames[placement] : ""}`;
+  const tokensPerRank = groupDigits(Math.ceil(tokens / ranks));
+  return `${ranks > 1 ? "at most " : ""}${tokensPerRank} tokens${ranks > 1 ? placementNames[placement] : ""}`;
 }
 
 function describeAccuracy(accuracy: Accuracy): string {
   const { difference, roundingUnit, error } = accuracy;
-  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(toUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(inRoundingUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
 
 function formatLimits({ tensors }: VerificationResult): string {
   const { out, ...gradients } = tensors;
-  const words = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
-  return words.length > 0
-    ? `${out!.limit} for out, ${words.join(", ")} (lse is rounded once per rank)`
+  const limitTexts = Object.entries(gradients).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
+  return limitTexts.length > 0
+    ? `${out!.limit} for out, ${limitTexts.join(", ")} (lse is rounded once per rank)`
     : `${out!.limit}`;
 }
 
@@ -187,9 +187,9 @@ function describeSample({ settings, verdict }: RunResult): string {
     : rows;
 }
 
-function wrapText(words: string): readonly string[] {
+function wrapText(text: string): readonly string[] {
   const lines = [""];
-  for (const word of words.split(" ")) {
+  for (const word of text.split(" ")) {
     if (`${lines.at(-1)} ${word}`.length > 100) lines.push("");
     lines[lines.length - 1] = `${lines.at(-1)} ${word}`.trimStart();
   }

@@ -2,7 +2,7 @@ import * as mosaic from "@mosaic/attention";
 import { positions, resolveSlices } from "@mosaic/attention/core";
 import { startRanks, throwIfFailed } from "@mosaic/program";
 import { attend, type AttentionRun } from "./attend.ts";
-import { maskFor } from "./backends.ts";
+import { getMask } from "./backends.ts";
 import { Embedder, readGenome } from "./embed.ts";
 import { type Job, type RankReport, readReport, readTensor, type Results, type Settings } from "./job.ts";
 import { createProgressMeter } from "./progress.ts";
@@ -27,9 +27,9 @@ export async function runRanks(
 /** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */
 export async function attendOnOneDevice(settings: Settings, progress: (share: number) => void): Promise<AttentionRun> {
   await using ctx = await initSingleRank(settings);
-  const { shape: _, ...single } = { ...settings, ranks: 1, backend: "local" };
-  const pieces = { forward: settings.numHeads, backward: settings.backward ? settings.numHeads : 0 };
-  return await attend(ctx, single, createProgressMeter(pieces, progress));
+  const { shape: _, ...singleDeviceSettings } = { ...settings, ranks: 1, backend: "local" };
+  const workUnits = { forward: settings.numHeads, backward: settings.backward ? settings.numHeads : 0 };
+  return await attend(ctx, singleDeviceSettings, createProgressMeter(workUnits, progress));
 }
 
 /** The whole problem as the device sees it: rounded to its dtype. */
@@ -37,18 +37,18 @@ export async function createProblem(settings: Settings): Promise<Problem> {
   await using ctx = await initSingleRank(settings);
   const { numHeads, tokens, dim, dtype } = settings;
   const host = new Embedder(readGenome(), settings).projectPositions(Int32Array.from({ length: tokens }, (_, i) => i));
-  const rounded = async (values: Float32Array): Promise<Float32Array> => {
+  const roundToDType = async (values: Float32Array): Promise<Float32Array> => {
     using tensor = mosaic.fromArray(ctx, values, [values.length], { dtype });
     return await tensor.read();
   };
   return {
-    q: await rounded(host.q),
-    k: await rounded(host.k),
-    v: await rounded(host.v),
+    q: await roundToDType(host.q),
+    k: await roundToDType(host.k),
+    v: await roundToDType(host.v),
     numHeads,
     tokens,
     dim,
-    mask: resolveSlices(maskFor(settings), tokens, tokens),
+    mask: resolveSlices(getMask(settings), tokens, tokens),
   };
 }
 
@@ -60,18 +60,18 @@ function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
 export function gatherResults(directory: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, dim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];
-  const whole = names.map((name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const);
+  const gathered = names.map((name) => [name, new Float32Array(numHeads * tokens * dim).fill(Number.NaN)] as const);
   for (const { rank, spans } of reports) {
     const rows = positions(spans);
-    for (const [name, tensor] of whole) {
-      const part = readTensor(directory, name, rank);
+    for (const [name, tensor] of gathered) {
+      const shard = readTensor(directory, name, rank);
       for (let head = 0; head < numHeads; head++) {
         rows.forEach((position, row) => {
-          const from = (head * rows.length + row) * dim;
-          tensor.set(part.subarray(from, from + dim), (head * tokens + position) * dim);
+          const rowStart = (head * rows.length + row) * dim;
+          tensor.set(shard.subarray(rowStart, rowStart + dim), (head * tokens + position) * dim);
         });
       }
     }
   }
-  return Object.fromEntries(whole);
+  return Object.fromEntries(gathered);
 }

@@ -51,11 +51,11 @@ export function rowHeights(ranks: number): RowHeights {
 /** What one rank computed, and below it what it sent, without the words at its side. */
 export function drawLane(lane: Lane, context: LaneContext): string {
   const { x, end, top, rows } = context;
-  const sends = communicationTop(context);
+  const sendTop = communicationTop(context);
   const track = { x: x(0), width: x(end) - x(0) };
   return [
     rect({ ...track, y: top, height: rows.compute }, `fill="${TRACK_COLOR}" rx="3"`),
-    rect({ ...track, y: sends, height: rows.send }, `fill="${TRACK_COLOR}" rx="2"`),
+    rect({ ...track, y: sendTop, height: rows.send }, `fill="${TRACK_COLOR}" rx="2"`),
     ...lane.compute.map((block) => drawBlock(block, context)),
     ...lane.compute.map((block) => blockLabel(block, lane.rank, context)),
     ...lane.communication.map((transfer) => drawTransfer(transfer, context)),
@@ -74,22 +74,22 @@ function drawBlock(block: Block, context: LaneContext): string {
   const { top, rows, ranks, showQueries } = context;
   const edgeHeight = showQueries ? rows.compute / 4 : 0;
   const { queries, keys, backward } = block;
-  const words = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
-  const lower = { context, y: top + rows.compute - edgeHeight + 1, height: edgeHeight - 1 };
+  const tooltipText = `${formatStage(block)}queries of ${formatRanks(queries, ranks)} attend to keys and values of ${formatRanks(keys, ranks)}${backward ? ", backward" : ""}: ${formatInterval(block)}`;
+  const keyBarContext = { context, y: top + rows.compute - edgeHeight + 1, height: edgeHeight - 1 };
   return tooltip(
-    words,
+    tooltipText,
     drawBands(block, keys, { context, y: top, height: rows.compute - edgeHeight }) +
-      (edgeHeight > 0 ? drawBands(block, queries, lower) : ""),
+      (edgeHeight > 0 ? drawBands(block, queries, keyBarContext) : ""),
   );
 }
 
 function drawTransfer(transfer: Transfer, context: LaneContext): string {
   const { payloads, backward } = transfer;
-  const whose = [...new Set(payloads.flatMap(({ owners }) => owners))].toSorted((a, b) => a - b);
-  const words = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
+  const ownerRanks = [...new Set(payloads.flatMap(({ owners }) => owners))].toSorted((a, b) => a - b);
+  const tooltipText = `${formatStage(transfer)}sends ${formatBytes(transfer.bytes)}, ${formatPayloads(payloads, context.ranks)}${backward ? ", backward" : ""}: ${formatInterval(transfer)}`;
   return tooltip(
-    words,
-    drawBands(transfer, whose, { context, y: communicationTop(context), height: context.rows.send }),
+    tooltipText,
+    drawBands(transfer, ownerRanks, { context, y: communicationTop(context), height: context.rows.send }),
   );
 }
 
@@ -107,10 +107,10 @@ function drawBands(
 ): string {
   const x = context.x(bar.start);
   const width = Math.max(2, context.x(bar.end) - x - 0.8);
-  const each = height / Math.max(1, ranks.length);
+  const bandHeight = height / Math.max(1, ranks.length);
   const round = `rx="${ranks.length > 1 ? 0 : Math.min(3, width / 2, height / 2)}"`;
   const colours = ranks.map((rank, i) =>
-    rect({ x, y: y + i * each, width, height: each }, `fill="${rankColor(rank)}" ${round}`),
+    rect({ x, y: y + i * bandHeight, width, height: bandHeight }, `fill="${rankColor(rank)}" ${round}`),
   );
   const stripes = bar.backward ? [rect({ x, y, width, height }, `fill="url(#backward)" ${round}`)] : [];
   return [...colours, ...stripes].join("");
@@ -128,44 +128,44 @@ function formatInterval({ start, end }: Interval): string {
 /** The longest of some ways to name the block that fits into it. */
 function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
   const { queries, keys, backward, stage } = block;
-  const sign = backward ? "∇ " : "";
-  const short = stage === undefined ? [] : [`${sign}stage ${stage}`, `${stage}`];
+  const gradientSign = backward ? "∇ " : "";
+  const short = stage === undefined ? [] : [`${gradientSign}stage ${stage}`, `${stage}`];
   const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
-  const choices =
+  const labelChoices =
     q === String(rank)
       ? [
-          `${formatStage(block)}${sign}K, V of ${formatRanks(keys, ranks)}`,
-          ...(stage === undefined ? [`${sign}K, V of ${formatRanks(keys, ranks)}`, kv] : short),
+          `${formatStage(block)}${gradientSign}K, V of ${formatRanks(keys, ranks)}`,
+          ...(stage === undefined ? [`${gradientSign}K, V of ${formatRanks(keys, ranks)}`, kv] : short),
         ]
       : q === kv
-        ? [`${sign}Q, K, V of ${formatRanks(keys, ranks)}`, `${sign}Q, K, V ${kv}`, kv]
+        ? [`${gradientSign}Q, K, V of ${formatRanks(keys, ranks)}`, `${gradientSign}Q, K, V ${kv}`, kv]
         : [
-            `${sign}Q of ${formatRanks(queries, ranks)}, K, V of ${formatRanks(keys, ranks)}`,
-            `${sign}Q ${q} · K, V ${kv}`,
+            `${gradientSign}Q of ${formatRanks(queries, ranks)}, K, V of ${formatRanks(keys, ranks)}`,
+            `${gradientSign}Q ${q} · K, V ${kv}`,
             `${q} · ${kv}`,
           ];
   const width = x(block.end) - x(block.start);
-  const words = choices.find((each) => each.length * rows.font * 0.58 + rows.font * 0.6 < width);
-  if (words === undefined) return "";
+  const label = labelChoices.find((candidate) => candidate.length * rows.font * 0.58 + rows.font * 0.6 < width);
+  if (label === undefined) return "";
   const y = top + (showQueries ? rows.compute * 0.375 + rows.font * 0.36 : rows.compute * 0.68);
-  const halo = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
-  const look = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${halo}`;
-  return text((x(block.start) + x(block.end)) / 2, y, words, look);
+  const haloAttributes = `paint-order="stroke" stroke="#1c2430" stroke-opacity="${keys.length > 1 ? 0.5 : 0}" stroke-width="3"`;
+  const textAttributes = `text-anchor="middle" font-size="${rows.font}" fill="#ffffff" font-weight="550" ${haloAttributes}`;
+  return text((x(block.start) + x(block.end)) / 2, y, label, textAttributes);
 }
 
 /** How much of what was sent in what time, behind its bar, if there is room before the next. */
-function drawTransferSize(transfer: Transfer, until: number, context: LaneContext): string {
+function drawTransferSize(transfer: Transfer, maxTime: number, context: LaneContext): string {
   const { x, rows } = context;
   const font = rows.send - 1;
   if (font < 8) return "";
-  const left = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
-  const amount = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
+  const labelLeft = Math.max(x(transfer.end), x(transfer.start) + 2) + 4;
+  const sizeText = `${formatBytes(transfer.bytes)} in ${formatSeconds(transfer.end - transfer.start)}`;
   const kinds = formatPayloadKinds(transfer.payloads);
   const stage = formatStage(transfer);
-  const words = [`${stage}${kinds}, ${amount}`, `${stage}${kinds}`, `${kinds}, ${amount}`, amount].find(
-    (each) => each.length * font * 0.6 < x(until) - left,
+  const label = [`${stage}${kinds}, ${sizeText}`, `${stage}${kinds}`, `${kinds}, ${sizeText}`, sizeText].find(
+    (candidate) => candidate.length * font * 0.6 < x(maxTime) - labelLeft,
   );
-  return words
-    ? text(left, communicationTop(context) + rows.send * 0.85, words, `font-size="${font}" fill="${GRAY}"`)
+  return label
+    ? text(labelLeft, communicationTop(context) + rows.send * 0.85, label, `font-size="${font}" fill="${GRAY}"`)
     : "";
 }

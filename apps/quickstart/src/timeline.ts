@@ -44,10 +44,10 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
       rank,
       compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, zero), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
-        const sending = next(event.label ?? event.name);
-        checkCount(rank, `bytes in a batch of ${event.label}`, { planned: sending?.bytes, done: event.bytesSent });
-        const { label: _, ...sent } = sending!;
-        return { ...toInterval(event, zero), ...sent };
+        const messageBatch = next(event.label ?? event.name);
+        checkCount(rank, `bytes in a batch of ${event.label}`, { planned: messageBatch?.bytes, done: event.bytesSent });
+        const { label: _, ...batchFields } = messageBatch!;
+        return { ...toInterval(event, zero), ...batchFields };
       }),
     };
   });
@@ -60,47 +60,47 @@ function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): rea
   const each = (kernels.length - forward) / backward;
   // As it is, or for the caller to find that something else was done than planned.
   if (each === 1 || !Number.isInteger(each) || each < 1) return kernels;
-  const grouped = Array.from({ length: backward }, (_, i) => {
+  const backwardTiles = Array.from({ length: backward }, (_, i) => {
     const first = kernels[forward + i * each]!;
     return { ...first, end: kernels[forward + (i + 1) * each - 1]!.end };
   });
-  return [...kernels.slice(0, forward), ...grouped];
+  return [...kernels.slice(0, forward), ...backwardTiles];
 }
 
 /** Gives the batches of each sender in order. */
-function batchesByLabel(sendings: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
-  const used = new Map<string, number>();
+function batchesByLabel(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
+  const usedCounts = new Map<string, number>();
   return (label) => {
-    const from = used.get(label) ?? 0;
-    const index = sendings.findIndex((sending, i) => i >= from && sending.label === label);
-    used.set(label, index + 1);
-    return sendings[index];
+    const startIndex = usedCounts.get(label) ?? 0;
+    const index = messageBatches.findIndex((messageBatch, i) => i >= startIndex && messageBatch.label === label);
+    usedCounts.set(label, index + 1);
+    return messageBatches[index];
   };
 }
 
 function checkCount(
   rank: number,
-  what: string,
-  { planned, done }: Record<"planned" | "done", number | undefined>,
+  eventKind: string,
+  { planned: numPlanned, done: numDone }: Record<"planned" | "done", number | undefined>,
 ): void {
-  if (planned === done) return;
-  throw new Error(`rank ${rank}: expected ${planned} ${what}, as planned; received ${done}`);
+  if (numPlanned === numDone) return;
+  throw new Error(`rank ${rank}: expected ${numPlanned} ${eventKind}, as planned; received ${numDone}`);
 }
 
 /** The share of communication during which the same rank computed; undefined when nothing was sent. */
 export function overlapFraction(reports: readonly RankReport[]): number | undefined {
   let total = 0;
-  let hidden = 0;
+  let overlappedSeconds = 0;
   for (const { events } of reports) {
-    const computing = mergeIntervals(events.filter(isAttention));
+    const computeIntervals = mergeIntervals(events.filter(isAttention));
     for (const transfer of mergeIntervals(events.filter(isTransfer))) {
       total += transfer.end - transfer.start;
-      for (const { start, end } of computing) {
-        hidden += Math.max(0, Math.min(end, transfer.end) - Math.max(start, transfer.start));
+      for (const { start, end } of computeIntervals) {
+        overlappedSeconds += Math.max(0, Math.min(end, transfer.end) - Math.max(start, transfer.start));
       }
     }
   }
-  return total > 0 ? hidden / total : undefined;
+  return total > 0 ? overlappedSeconds / total : undefined;
 }
 
 const isAttention = (event: TraceEvent): boolean => event.lane === "compute" && event.name.startsWith("attend");
@@ -112,13 +112,14 @@ const toInterval = ({ start, end }: TraceEvent, zero: number): Interval => ({
 
 /** Neighbours of one kind (the heads of a block, one after another) as one. */
 function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
-  const joined: Block[] = [];
+  const mergedBlocks: Block[] = [];
   for (const block of blocks) {
-    const last = joined.at(-1);
-    if (last && isSameTile(last, block)) joined[joined.length - 1] = { ...last, end: Math.max(last.end, block.end) };
-    else joined.push(block);
+    const last = mergedBlocks.at(-1);
+    if (last && isSameTile(last, block))
+      mergedBlocks[mergedBlocks.length - 1] = { ...last, end: Math.max(last.end, block.end) };
+    else mergedBlocks.push(block);
   }
-  return joined;
+  return mergedBlocks;
 }
 
 function isSameTile(a: Tile, b: Tile): boolean {

@@ -34,7 +34,7 @@ export interface VerificationResult {
 /** Both sets of results, and what they are results of. */
 export interface ComparedResults {
   readonly ranks: Results;
-  readonly single: Results;
+  readonly singleDevice: Results;
   readonly problem: Problem;
 }
 
@@ -61,10 +61,10 @@ export async function verify(
   settings: Settings,
   progress: (share: number) => void,
 ): Promise<VerificationResult> {
-  const { ranks, single, problem } = results;
+  const { ranks, singleDevice, problem } = results;
   const { numHeads } = problem;
-  const even = sampleRows(problem.tokens);
-  const rows = [...new Set([...even, ...worstRows(ranks["out"]!, single["out"]!, problem)])];
+  const sampledRowIndices = sampleRows(problem.tokens);
+  const rows = [...new Set([...sampledRowIndices, ...worstRows(ranks["out"]!, singleDevice["out"]!, problem)])];
   const errorsByTensor = new Map<string, MaxErrors>(
     Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]),
   );
@@ -86,18 +86,24 @@ export async function verify(
     progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
-    [...errorsByTensor].map(([name, { unit: found, error, size }]) => {
-      const roundingUnit = Math.max(found, GRADIENT_ROUNDING_STEP * size);
-      const limit = 2 + (name === "out" ? 0 : toUnits(gradientRounding(lse, settings.ranks) * size, roundingUnit));
-      return [name, { roundingUnit, error, size, limit, difference: largestDifference(ranks[name]!, single[name]!) }];
+    [...errorsByTensor].map(([name, { unit: tensorUnit, error, size }]) => {
+      const roundingUnit = Math.max(tensorUnit, GRADIENT_ROUNDING_STEP * size);
+      const limit =
+        2 + (name === "out" ? 0 : inRoundingUnits(gradientRounding(lse, settings.ranks) * size, roundingUnit));
+      return [
+        name,
+        { roundingUnit, error, size, limit, difference: largestDifference(ranks[name]!, singleDevice[name]!) },
+      ];
     }),
   );
-  const all = Object.values(tensors);
+  const tensorResults = Object.values(tensors);
   return {
     tensors,
-    errorRatio: Math.max(...all.map(({ difference, roundingUnit }) => toUnits(difference, roundingUnit))),
-    deviceErrorRatio: Math.max(...all.map(({ error, roundingUnit }) => toUnits(error, roundingUnit))),
-    maxError: Math.max(...all.map(({ difference }) => difference)),
+    errorRatio: Math.max(
+      ...tensorResults.map(({ difference, roundingUnit }) => inRoundingUnits(difference, roundingUnit)),
+    ),
+    deviceErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => inRoundingUnits(error, roundingUnit))),
+    maxError: Math.max(...tensorResults.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
     visibleKeyCounts,
@@ -122,31 +128,38 @@ interface ReferenceRows {
 function updateMaxErrors(
   maxErrors: MaxErrors,
   name: string,
-  { ranks, single, problem }: ComparedResults,
+  { ranks, singleDevice, problem }: ComparedResults,
   { head, rows, reference }: ReferenceRows,
 ): void {
   const { tokens, dim } = problem;
-  const sampled = name === "out" || name === "dq";
-  const exact = reference[name as "out"];
-  const count = sampled ? rows.length : tokens;
+  const isSampledTensor = name === "out" || name === "dq";
+  const exactValues = reference[name as "out"];
+  const count = isSampledTensor ? rows.length : tokens;
   for (let i = 0; i < count * dim; i++) {
-    const row = sampled ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
+    const row = isSampledTensor ? rows[Math.floor(i / dim)]! : Math.floor(i / dim);
     const at = (head * tokens + row) * dim + (i % dim);
-    maxErrors.unit = maxMagnitude(maxErrors.unit, single[name]![at]! - exact[i]!);
-    maxErrors.size = maxMagnitude(maxErrors.size, exact[i]!);
-    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![at]! - exact[i]!);
+    maxErrors.unit = maxMagnitude(maxErrors.unit, singleDevice[name]![at]! - exactValues[i]!);
+    maxErrors.size = maxMagnitude(maxErrors.size, exactValues[i]!);
+    maxErrors.error = maxMagnitude(maxErrors.error, ranks[name]![at]! - exactValues[i]!);
   }
 }
 
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
   const { roundingUnit, size, limit } = accuracy;
-  const [own, apart] = [toUnits(accuracy.error, roundingUnit), toUnits(accuracy.difference, roundingUnit)];
-  const allowed = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
+  const [ownUnits, differenceUnits] = [
+    inRoundingUnits(accuracy.error, roundingUnit),
+    inRoundingUnits(accuracy.difference, roundingUnit),
+  ];
+  const describeLimit = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
   return [
-    ...(own <= limit ? [] : [`${name} of the ranks differs from float64 by ${own} units, ${allowed(limit)}`]),
-    ...(apart <= limit + 1
+    ...(ownUnits <= limit
       ? []
-      : [`${name} of the ranks differs from the single device by ${apart} units, ${allowed(limit + 1)}`]),
+      : [`${name} of the ranks differs from float64 by ${ownUnits} units, ${describeLimit(limit)}`]),
+    ...(differenceUnits <= limit + 1
+      ? []
+      : [
+          `${name} of the ranks differs from the single device by ${differenceUnits} units, ${describeLimit(limit + 1)}`,
+        ]),
     ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
       ? []
       : [
@@ -159,7 +172,7 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
  * An error in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
  * or more than two units.
  */
-export function toUnits(error: number, unit: number): number {
+export function inRoundingUnits(error: number, unit: number): number {
   return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 
@@ -175,12 +188,12 @@ function cotangents(settings: Settings, rows: readonly number[], head: number): 
 }
 
 function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: Problem): readonly number[] {
-  const worst = new Float64Array(tokens);
+  const maxRowErrors = new Float64Array(tokens);
   for (let i = 0; i < numHeads * tokens * dim; i++) {
     const row = Math.floor(i / dim) % tokens;
-    worst[row] = maxMagnitude(worst[row]!, a[i]! - b[i]!);
+    maxRowErrors[row] = maxMagnitude(maxRowErrors[row]!, a[i]! - b[i]!);
   }
-  const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => worst[y]! - worst[x]!);
+  const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => maxRowErrors[y]! - maxRowErrors[x]!);
   return order.slice(0, MAX_WORST_ROWS);
 }
 

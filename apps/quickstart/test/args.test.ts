@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 import { UsageError } from "@mosaic/program";
-import { help, readSettings } from "../src/args.ts";
+import { help, parseSettings } from "../src/args.ts";
 
 describe("the command line", () => {
   it("defaults to the whole genome on four ranks", () => {
-    expect(readSettings([])).toMatchObject({
+    expect(parseSettings([])).toMatchObject({
       tokens: 48_502,
       ranks: 4,
       backend: "ring",
@@ -17,7 +17,7 @@ describe("the command line", () => {
   it("reads every option that the help names", () => {
     const line =
       "--tokens 150000 --ranks 3 --device cpu --backend ring --mask documents:9 --placement striped --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --dispatch z.svg --predict y.svg --html w.html --json";
-    expect(readSettings(line.split(" "))).toEqual({
+    expect(parseSettings(line.split(" "))).toEqual({
       tokens: 150_000,
       ranks: 3,
       device: "cpu",
@@ -51,7 +51,7 @@ describe("the command line", () => {
     ["--backend composed --ranks 5", { ranks: 5, shape: [1, 5] }],
     ["--backend composed --mesh 4x1 --ranks 4", { ranks: 4, shape: [4, 1] }],
   ])("arranges the ranks: %s", (line, expected) => {
-    expect(readSettings(line.split(" "))).toMatchObject(expected);
+    expect(parseSettings(line.split(" "))).toMatchObject(expected);
   });
 
   it.each([
@@ -71,12 +71,12 @@ describe("the command line", () => {
       { mask: { name: "window", size: 3 }, placement: "dispatch" },
     ],
   ])("reads who sees what, and chooses how the sequence is cut: %s", (line, expected) => {
-    expect(readSettings(line.split(" ").filter((word) => word !== ""))).toMatchObject(expected);
+    expect(parseSettings(line.split(" ").filter((word) => word !== ""))).toMatchObject(expected);
   });
 
   it("shows the help on request", () => {
-    expect(readSettings(["-h"])).toBe("help");
-    expect(readSettings(["--help"])).toBe("help");
+    expect(parseSettings(["-h"])).toBe("help");
+    expect(parseSettings(["--help"])).toBe("help");
   });
 
   it.each([
@@ -110,7 +110,7 @@ describe("the command line", () => {
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],
   ])("rejects %s", (line, message) => {
-    const read = (): unknown => readSettings(line.split(" "));
+    const read = (): unknown => parseSettings(line.split(" "));
     expect(read).toThrow(UsageError);
     expect(read).toThrow(message);
   });

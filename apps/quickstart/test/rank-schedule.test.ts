@@ -1,12 +1,12 @@
 import { describe, expect, it } from "vitest";
 import { closedFormTraffic, predictRun } from "../src/prediction.ts";
 import type { RankSchedule } from "../src/rank-schedule.ts";
-import { readSettings } from "../src/args.ts";
+import { parseSettings } from "../src/args.ts";
 import type { Settings } from "../src/job.ts";
 import { formatPayloads } from "../src/format.ts";
 
 function createSettings(line: string): Settings {
-  return readSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
+  return parseSettings(`--tokens 64 --heads 2 --dim 4 ${line}`.split(" ")) as Settings;
 }
 
 function createSchedules(line: string, rank: number): RankSchedule {

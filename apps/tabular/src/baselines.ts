@@ -27,36 +27,36 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
     const gradient = new Float64Array(classCount * size);
     const hessian = Array.from({ length: classCount * size }, () => new Float64Array(classCount * size));
     for (const [row, x] of rows.entries()) {
-      const p = softmaxOf(weights, x);
+      const p = classProbabilities(weights, x);
       for (let a = 0; a < classCount; a++) {
         addScaled(gradient.subarray(a * size, (a + 1) * size), p[a]! - (labels[row] === a ? 1 : 0), x);
         for (let b = 0; b <= a; b++) {
-          addOuterProduct(hessian, { from: [a * size, b * size], factor: p[a]! * ((a === b ? 1 : 0) - p[b]!), x });
+          addOuterProduct(hessian, { topLeft: [a * size, b * size], factor: p[a]! * ((a === b ? 1 : 0) - p[b]!), x });
         }
       }
     }
     // Symmetric: what is right of the diagonal stands left of it.
     for (const [i, values] of hessian.entries()) for (let j = 0; j < i; j++) hessian[j]![i] = values[j]!;
     for (const [i, weight] of weights.entries()) {
-      const isWeight = i % size < width;
-      gradient[i]! += isWeight ? penalty * weight : 0;
-      hessian[i]![i]! += isWeight ? penalty : 1e-6;
+      const isPenalized = i % size < width;
+      gradient[i]! += isPenalized ? penalty * weight : 0;
+      hessian[i]![i]! += isPenalized ? penalty : 1e-6;
     }
-    const change = solve(hessian, gradient);
-    addScaled(weights, -1, change);
-    if (Math.max(...change.map(Math.abs)) < 1e-9) break;
+    const update = solve(hessian, gradient);
+    addScaled(weights, -1, update);
+    if (Math.max(...update.map(Math.abs)) < 1e-9) break;
   }
-  return byRow(test.length / width, classCount, (row) => softmaxOf(weights, withBias(test, row, width)));
+  return mapRows(test.length / width, classCount, (row) => classProbabilities(weights, withBias(test, row, width)));
 }
 
 /** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
 export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
   const { width, classCount, train, labels, test } = task;
   const count = Math.min(k, labels.length);
-  return byRow(test.length / width, classCount, (row) => {
-    const distances = Array.from(labels, (label, other) => {
+  return mapRows(test.length / width, classCount, (row) => {
+    const distances = Array.from(labels, (label, trainRow) => {
       let sum = 0;
-      for (let i = 0; i < width; i++) sum += (test[row * width + i]! - train[other * width + i]!) ** 2;
+      for (let i = 0; i < width; i++) sum += (test[row * width + i]! - train[trainRow * width + i]!) ** 2;
       return { sum, label };
     });
     const shares = new Float64Array(classCount);
@@ -71,14 +71,14 @@ export function nearestNeighbours(task: ClassificationTask, k = 15): Probabiliti
  */
 export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabilities, classCount: number): number {
   const classes = classCount === 2 ? [1] : Array.from({ length: classCount }, (_, i) => i);
-  const areas = classes.map((each) => {
-    const scores = Array.from(labels, (_, row) => probabilities[row * classCount + each]!);
+  const classAucs = classes.map((positiveClass) => {
+    const scores = Array.from(labels, (_, row) => probabilities[row * classCount + positiveClass]!);
     return rocAuc(
-      Array.from(labels, (label) => (label === each ? 1 : 0)),
+      Array.from(labels, (label) => (label === positiveClass ? 1 : 0)),
       scores,
     );
   });
-  return areas.reduce((a, b) => a + b, 0) / areas.length;
+  return classAucs.reduce((a, b) => a + b, 0) / classAucs.length;
 }
 
 /**
@@ -87,18 +87,18 @@ export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabil
  */
 export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
   const order = Array.from(scores, (_, i) => i).toSorted((a, b) => scores[a]! - scores[b]!);
-  let [ones, rankSum] = [0, 0];
+  let [numPositives, rankSum] = [0, 0];
   for (let first = 0; first < order.length; ) {
     let end = first;
     while (end < order.length && scores[order[end]!] === scores[order[first]!]) end++;
     for (let i = first; i < end; i++) {
       if (labels[order[i]!] !== 1) continue;
-      ones++;
+      numPositives++;
       rankSum += (first + 1 + end) / 2; // ties share their mean rank
     }
     first = end;
   }
-  return (rankSum - (ones * (ones + 1)) / 2) / (ones * (order.length - ones));
+  return (rankSum - (numPositives * (numPositives + 1)) / 2) / (numPositives * (order.length - numPositives));
 }
 
 function withBias(rows: Float32Array, row: number, width: number): Float64Array {
@@ -109,26 +109,26 @@ function withBias(rows: Float32Array, row: number, width: number): Float64Array 
 }
 
 /** Probabilities of all classes, of x and the weights of each class. */
-function softmaxOf(weights: Float64Array, x: Float64Array): Float64Array {
+function classProbabilities(weights: Float64Array, x: Float64Array): Float64Array {
   const scores = Float64Array.from({ length: weights.length / x.length }, (_, label) => {
     let sum = 0;
     for (let i = 0; i < x.length; i++) sum += weights[label * x.length + i]! * x[i]!;
     return sum;
   });
-  const largest = Math.max(...scores);
-  const powers = scores.map((score) => Math.exp(score - largest));
+  const maxScore = Math.max(...scores);
+  const powers = scores.map((score) => Math.exp(score - maxScore));
   const total = powers.reduce((a, b) => a + b, 0);
-  return powers.map((power) => power / total);
+  return powers.map((exponential) => exponential / total);
 }
 
 interface OuterProduct {
-  readonly from: readonly [row: number, column: number];
+  readonly topLeft: readonly [row: number, column: number];
   readonly factor: number;
   readonly x: Float64Array;
 }
 
 /** matrix += factor · x xᵀ, from one element on. */
-function addOuterProduct(matrix: readonly Float64Array[], { from: [top, left], factor, x }: OuterProduct): void {
+function addOuterProduct(matrix: readonly Float64Array[], { topLeft: [top, left], factor, x }: OuterProduct): void {
   for (let i = 0; i < x.length; i++) {
     const values = matrix[top + i]!;
     const scale = factor * x[i]!;
@@ -140,15 +140,15 @@ function addScaled(to: Float64Array, factor: number, x: Float64Array): void {
   for (let i = 0; i < x.length; i++) to[i]! += factor * x[i]!;
 }
 
-function byRow(rows: number, width: number, rowOf: (row: number) => Float64Array): Float64Array {
+function mapRows(rows: number, width: number, computeRow: (row: number) => Float64Array): Float64Array {
   const out = new Float64Array(rows * width);
-  for (let row = 0; row < rows; row++) out.set(rowOf(row), row * width);
+  for (let row = 0; row < rows; row++) out.set(computeRow(row), row * width);
   return out;
 }
 
 /** Gaussian elimination with partial pivoting. */
-function solve(matrix: readonly Float64Array[], right: Float64Array): Float64Array {
-  const rows = matrix.map((row, i) => Float64Array.from([...row, right[i]!]));
+function solve(matrix: readonly Float64Array[], rightHandSide: Float64Array): Float64Array {
+  const rows = matrix.map((row, i) => Float64Array.from([...row, rightHandSide[i]!]));
   const size = rows.length;
   for (let column = 0; column < size; column++) {
     let pivot = column;

@@ -26,12 +26,15 @@ export function assignRows(
   knownRows: number,
   { rank, ranks }: { rank: number; ranks: number },
 ): RowAssignment {
-  const target = (each: number): number =>
-    balancedRange(rows, each, ranks).count - balancedRange(knownRows, each, ranks).count;
-  const before = Array.from({ length: rank }, (_, each) => target(each)).reduce((a, b) => a + b, 0);
+  const targetRows = (rankIndex: number): number =>
+    balancedRange(rows, rankIndex, ranks).count - balancedRange(knownRows, rankIndex, ranks).count;
+  const precedingRows = Array.from({ length: rank }, (_, rankIndex) => targetRows(rankIndex)).reduce(
+    (a, b) => a + b,
+    0,
+  );
   return {
     trainRows: balancedRange(knownRows, rank, ranks),
-    testRows: { first: knownRows + before, count: target(rank) },
+    testRows: { first: knownRows + precedingRows, count: targetRows(rank) },
   };
 }
 
@@ -53,38 +56,39 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   const rows = countRows(tables[0]!);
   const width = tables[0]!.columns.length;
   const { trainRows, testRows } = plan;
-  const here = trainRows.count + testRows.count;
-  const features = new Float32Array(tables.length * here * width);
-  const classes = new Float32Array(tables.length * here * maxClasses);
+  const numLocalRows = trainRows.count + testRows.count;
+  const features = new Float32Array(tables.length * numLocalRows * width);
+  const classes = new Float32Array(tables.length * numLocalRows * maxClasses);
   const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
-    const standard = standardize(table, knownRows);
+    const standardized = standardize(table, knownRows);
     for (const [share, to] of [
       [trainRows, 0],
       [testRows, trainRows.count],
     ] as const) {
-      const cells = standard.subarray(share.first * width, (share.first + share.count) * width);
-      features.set(cells, (i * here + to) * width);
+      const cells = standardized.subarray(share.first * width, (share.first + share.count) * width);
+      features.set(cells, (i * numLocalRows + to) * width);
     }
-    const known = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);
-    for (const [row, label] of known.entries()) classes[(i * here + row) * maxClasses + label] = 1;
+    const trainLabels = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);
+    for (const [row, label] of trainLabels.entries()) classes[(i * numLocalRows + row) * maxClasses + label] = 1;
     const shares = new Float32Array(maxClasses);
     for (const label of table.labels.subarray(0, knownRows)) shares[label]! += 1 / knownRows;
-    for (let row = trainRows.count; row < here; row++) classes.set(shares, (i * here + row) * maxClasses);
+    for (let row = trainRows.count; row < numLocalRows; row++)
+      classes.set(shares, (i * numLocalRows + row) * maxClasses);
     targets.set(table.labels.subarray(testRows.first, testRows.first + testRows.count), i * testRows.count);
   }
-  const made = {
-    features: fromArray(ctx, features, [tables.length, here, width]),
-    classes: fromArray(ctx, classes, [tables.length, here, maxClasses]),
+  const batchTensors = {
+    features: fromArray(ctx, features, [tables.length, numLocalRows, width]),
+    classes: fromArray(ctx, classes, [tables.length, numLocalRows, maxClasses]),
     targets: fromArray(ctx, targets, [tables.length, testRows.count]),
   };
   return {
-    ...made,
+    ...batchTensors,
     classCount: tables[0]!.classes.length,
     knownRows: { onThisRank: trainRows.count, onAllRanks: knownRows },
     rows,
     [Symbol.dispose]() {
-      for (const tensor of Object.values(made)) tensor.dispose();
+      for (const tensor of Object.values(batchTensors)) tensor.dispose();
     },
   };
 }

@@ -42,7 +42,7 @@ export class TabularClassifier implements Disposable {
   readonly #ctx: Context;
   readonly #options: ReturnType<typeof tabularClassifierOptions.parse>;
   #model: TabularModel | undefined;
-  #known: KnownRows | undefined;
+  #knownRows: KnownRows | undefined;
 
   constructor(ctx: Context, options?: TabularClassifierOptions) {
     this.#ctx = ctx;
@@ -51,7 +51,7 @@ export class TabularClassifier implements Disposable {
 
   /** The names of the classes in order, which is that of the probabilities. */
   get classes(): readonly ClassName[] {
-    return this.#fitted("classes").classes;
+    return this.#requireFitted("classes").classes;
   }
 
   /** x [rows × columns], y [rows]. The arrays are kept, not copied. */
@@ -63,30 +63,32 @@ export class TabularClassifier implements Disposable {
       ...defaultOptions,
       rows: ring(),
     });
-    this.#known = { x, width, y, classes };
+    this.#knownRows = { x, width, y, classes };
     return this;
   }
 
   /** x [rows × columns] → probabilities [rows × classes], in the order of `classes`. Collective. */
   async predictProba(x: Rows): Promise<number[][]> {
     const where = "TabularClassifier.predictProba";
-    const known = this.#fitted("predictProba");
+    const knownRows = this.#requireFitted("predictProba");
     if (x.length === 0) return [];
-    checkRows(where, x, known.width);
-    const task = { table: tableOf(known, x), knownRows: known.x.length };
-    const rows = known.x.length + x.length;
-    const { ranks, rank } = this.#sequence();
-    const plans = Array.from({ length: ranks }, (_, each) => assignRows(rows, task.knownRows, { rank: each, ranks }));
+    checkRows(where, x, knownRows.width);
+    const task = { table: createTable(knownRows, x), knownRows: knownRows.x.length };
+    const rows = knownRows.x.length + x.length;
+    const { ranks, rank } = this.#sequencePlace();
+    const plans = Array.from({ length: ranks }, (_, rankIndex) =>
+      assignRows(rows, task.knownRows, { rank: rankIndex, ranks }),
+    );
     const { ensembleSize: size, seed } = this.#options;
-    const mine = await predict(this.#ctx, this.#model!, { ...task, plan: plans[rank]! }, { size, seed });
-    const all = await this.#gather(mine, plans, known.classes.length);
-    const width = known.classes.length;
-    return x.map((_, row) => Array.from(all.subarray(row * width, (row + 1) * width)));
+    const localProbabilities = await predict(this.#ctx, this.#model!, { ...task, plan: plans[rank]! }, { size, seed });
+    const allProbabilities = await this.#gatherProbabilities(localProbabilities, plans, knownRows.classes.length);
+    const width = knownRows.classes.length;
+    return x.map((_, row) => Array.from(allProbabilities.subarray(row * width, (row + 1) * width)));
   }
 
   /** x [rows × columns] → the most probable class of each row. Collective. */
   async predict(x: Rows): Promise<ClassName[]> {
-    const { classes } = this.#fitted("predict");
+    const { classes } = this.#requireFitted("predict");
     const probabilities = await this.predictProba(x);
     return probabilities.map((row) => classes[row.indexOf(Math.max(...row))]!);
   }
@@ -94,31 +96,31 @@ export class TabularClassifier implements Disposable {
   [Symbol.dispose](): void {
     this.#model?.[Symbol.dispose]();
     this.#model = undefined;
-    this.#known = undefined;
+    this.#knownRows = undefined;
   }
 
-  #sequence(): { readonly rank: number; readonly ranks: number } {
+  #sequencePlace(): { readonly rank: number; readonly ranks: number } {
     const { coordinate, shape } = this.#ctx.mesh;
     return { rank: coordinate.sp ?? 0, ranks: shape.sp ?? 1 };
   }
 
   /** What each rank has, to all ranks, in the order of rows. */
-  async #gather(
-    mine: Float64Array,
+  async #gatherProbabilities(
+    localProbabilities: Float64Array,
     plans: readonly RowAssignment[],
     width: number,
   ): Promise<ArrayLike<number> & Float32Array> {
-    const here = Float32Array.from(mine);
-    if (plans.length === 1) return here;
+    const localValues = Float32Array.from(localProbabilities);
+    if (plans.length === 1) return localValues;
     const counts = plans.map(({ testRows }) => testRows.count * width);
-    using input = fromArray(this.#ctx, here, [here.length]);
+    using input = fromArray(this.#ctx, localValues, [localValues.length]);
     using out = this.#ctx.device.empty([counts.reduce((a, b) => a + b, 0)], "float32");
     this.#ctx.mesh.group("sp").allGather(out, input, { counts, label: "TabularClassifier" }).wait();
     return out.read();
   }
 
-  #fitted(method: string): KnownRows {
-    if (this.#known) return this.#known;
+  #requireFitted(method: string): KnownRows {
+    if (this.#knownRows) return this.#knownRows;
     throw new MosaicError({
       where: `TabularClassifier.${method}`,
       expected: "a fitted classifier",
@@ -129,11 +131,11 @@ export class TabularClassifier implements Disposable {
 }
 
 /** Known rows first, then those to be predicted, whose class is not read. */
-function tableOf({ x: known, width, y, classes }: KnownRows, x: Rows): Table {
-  const features = new Float32Array((known.length + x.length) * width);
-  for (const [row, cells] of known.entries()) features.set(cells, row * width);
-  for (const [row, cells] of x.entries()) features.set(cells, (known.length + row) * width);
-  const labels = new Uint8Array(known.length + x.length);
+function createTable({ x: knownFeatures, width, y, classes }: KnownRows, x: Rows): Table {
+  const features = new Float32Array((knownFeatures.length + x.length) * width);
+  for (const [row, cells] of knownFeatures.entries()) features.set(cells, row * width);
+  for (const [row, cells] of x.entries()) features.set(cells, (knownFeatures.length + row) * width);
+  const labels = new Uint8Array(knownFeatures.length + x.length);
   labels.set(encodeLabels(y).labels);
   return { name: "x", columns: Array.from({ length: width }, (_, i) => String(i)), classes, features, labels };
 }
@@ -176,22 +178,22 @@ function checkClasses(where: string, rows: number, y: readonly ClassName[]): Pic
     });
   }
   for (const [row, name] of (y as readonly unknown[]).entries()) {
-    const isName = typeof name === "string" || typeof name === "boolean" || Number.isFinite(name);
-    if (!isName || typeof name !== typeof y[0]) {
+    const isClassName = typeof name === "string" || typeof name === "boolean" || Number.isFinite(name);
+    if (!isClassName || typeof name !== typeof y[0]) {
       throw new MosaicError({
         where: `${where}: y, row ${row}`,
         expected: "a string, a number or a boolean, of the same type in all rows",
-        received: row === 0 || !isName ? formatValue(name) : `${formatValue(name)} after ${formatValue(y[0])}`,
+        received: row === 0 || !isClassName ? formatValue(name) : `${formatValue(name)} after ${formatValue(y[0])}`,
         remedy: "pass rows without a class to predictProba",
       });
     }
   }
   const classes = [...new Set(y as readonly ClassName[])];
-  const most = defaultOptions.maxClasses;
-  if (classes.length < 2 || classes.length > most) {
+  const maxClasses = defaultOptions.maxClasses;
+  if (classes.length < 2 || classes.length > maxClasses) {
     throw new MosaicError({
       where: `${where}: y`,
-      expected: `2 to ${most} classes`,
+      expected: `2 to ${maxClasses} classes`,
       received: `${classes.length}`,
       remedy:
         classes.length < 2 ? "pass rows of at least two classes" : "merge rare classes, or train several classifiers",

@@ -115,10 +115,10 @@ export function rankColumns(table: Table, trainRows: number): Table {
   const features = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
     const at = (row: number): number => table.features[row * width + column]!;
-    const known = Float64Array.from({ length: trainRows }, (_, row) => at(row)).toSorted();
+    const trainValues = Float64Array.from({ length: trainRows }, (_, row) => at(row)).toSorted();
     for (let row = 0; row < countRows(table); row++) {
       // Ties have their mean rank, and so has what lies between two.
-      const rank = (countBelow(known, at(row), false) + countBelow(known, at(row), true)) / 2;
+      const rank = (countBelow(trainValues, at(row), false) + countBelow(trainValues, at(row), true)) / 2;
       features[row * width + column] = normalQuantile((rank + 0.5) / (trainRows + 1));
     }
   }
@@ -126,11 +126,11 @@ export function rankColumns(table: Table, trainRows: number): Table {
 }
 
 /** How many of sorted numbers are less than x, or not more. */
-function countBelow(sorted: Float64Array, x: number, isInclusive: boolean): number {
+function countBelow(sorted: Float64Array, x: number, includesEqual: boolean): number {
   let [low, high] = [0, sorted.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (sorted[middle]! < x || (isInclusive && sorted[middle] === x)) low = middle + 1;
+    if (sorted[middle]! < x || (includesEqual && sorted[middle] === x)) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -31,18 +31,23 @@ export interface ComparisonOptions {
 }
 
 /** Half of a table's rows, at most 500, known; the rest to be predicted: for each seed another half. */
-export async function compare(ctx: Context, model: TabularModel, options: ComparisonOptions): Promise<Comparison> {
+export async function compareMethods(
+  ctx: Context,
+  model: TabularModel,
+  options: ComparisonOptions,
+): Promise<Comparison> {
   const { name, seeds, ensemble = defaultEnsemble } = options;
-  const whole = loadDataset(name);
-  const rows = countRows(whole);
+  const fullTable = loadDataset(name);
+  const rows = countRows(fullTable);
   const knownRows = Math.min(500, Math.floor(rows / 2));
   const scores = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
   for (const seed of seeds) {
-    const table = selectRows(whole, new Random(seed).permutation(rows));
+    const table = selectRows(fullTable, new Random(seed).permutation(rows));
     const classCount = table.classes.length;
-    const area = (found: Float64Array): number => multiclassAuc(table.labels.subarray(knownRows), found, classCount);
+    const computeAuc = (probabilities: Float64Array): number =>
+      multiclassAuc(table.labels.subarray(knownRows), probabilities, classCount);
     const plan = assignRows(rows, knownRows, { rank: 0, ranks: 1 });
-    scores.model.push(area(await predict(ctx, model, { table, knownRows, plan }, ensemble)));
+    scores.model.push(computeAuc(await predict(ctx, model, { table, knownRows, plan }, ensemble)));
     const features = standardize(table, knownRows);
     const width = table.columns.length;
     const task: ClassificationTask = {
@@ -52,8 +57,8 @@ export async function compare(ctx: Context, model: TabularModel, options: Compar
       labels: table.labels.subarray(0, knownRows),
       test: features.subarray(knownRows * width),
     };
-    scores.logistic.push(area(logisticRegression(task)));
-    scores.neighbours.push(area(nearestNeighbours(task)));
+    scores.logistic.push(computeAuc(logisticRegression(task)));
+    scores.neighbours.push(computeAuc(nearestNeighbours(task)));
   }
   return { name, rows, knownRows, ...scores };
 }

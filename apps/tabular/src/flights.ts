@@ -33,11 +33,11 @@ ctx.world.barrier({ label: "start" }).wait();
 await ctx.device.stream.synchronize();
 ctx.device.resetPeakMemory();
 const group = ctx.mesh.group("sp");
-const before = group.traffic().bytesSent;
+const bytesSentBefore = group.traffic().bytesSent;
 const begin = performance.now();
 const scores = await predict(ctx, model, { table, knownRows, plan }, { size: 2, seed: 0 });
 const seconds = (performance.now() - begin) / 1000;
-const bytesSent = group.traffic().bytesSent - before;
+const bytesSent = group.traffic().bytesSent - bytesSentBefore;
 const labels = table.labels.subarray(plan.testRows.first, plan.testRows.first + plan.testRows.count);
 console.log(
   JSON.stringify({

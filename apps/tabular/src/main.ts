@@ -4,7 +4,7 @@
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { evaluationSets } from "./datasets.ts";
-import { type Comparison, compare, meanGain, mean } from "./evaluate.ts";
+import { type Comparison, compareMethods, meanGain, mean } from "./evaluate.ts";
 import { parseInteger } from "./arguments.ts";
 import { defaultEnsemble } from "./predict.ts";
 import { defaultWeights, loadModel } from "./weights.ts";
@@ -23,22 +23,24 @@ const ensemble = { ...defaultEnsemble, size: parseInteger("--ensemble", values.e
 await using ctx = await init({});
 using model = await loadModel(ctx, values.weights);
 const comparisons: Comparison[] = [];
-for (const name of evaluationSets) comparisons.push(await compare(ctx, model, { name, seeds, ensemble }));
-if (values.json) for (const each of comparisons) console.log(JSON.stringify(each));
+for (const name of evaluationSets) comparisons.push(await compareMethods(ctx, model, { name, seeds, ensemble }));
+if (values.json) for (const comparison of comparisons) console.log(JSON.stringify(comparison));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
   console.log(
     `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 neighbours`,
   );
-  for (const each of comparisons) {
-    const { name, rows, knownRows, model: own, logistic, neighbours } = each;
-    const numbers = [own, logistic, neighbours].map((scores) => describe(scores).padEnd(22)).join("");
+  for (const comparison of comparisons) {
+    const { name, rows, knownRows, model: modelScores, logistic, neighbours } = comparison;
+    const numbers = [modelScores, logistic, neighbours].map((scores) => describeScores(scores).padEnd(22)).join("");
     console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${numbers}`);
   }
-  const least = Math.min(...comparisons.map(meanGain));
-  console.log(`\nMean gain over the better baseline: at least ${least >= 0 ? "+" : "−"}${Math.abs(least).toFixed(4)}.`);
+  const minGain = Math.min(...comparisons.map(meanGain));
+  console.log(
+    `\nMean gain over the better baseline: at least ${minGain >= 0 ? "+" : "−"}${Math.abs(minGain).toFixed(4)}.`,
+  );
 }
 
-function describe(scores: readonly number[]): string {
+function describeScores(scores: readonly number[]): string {
   return `${mean(scores).toFixed(4)} ${Math.min(...scores).toFixed(3)}–${Math.max(...scores).toFixed(3)}`;
 }

@@ -34,32 +34,32 @@ export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
   const layers = Array.from({ length: random.integer(1, 3) }, (_, i) => {
     return { weights: randomMatrix(random, hidden, i === 0 ? causes : hidden), activation: random.choice(activations) };
   });
-  const chosen = random.permutation(layers.length * hidden).slice(0, columns);
+  const featureNodes = random.permutation(layers.length * hidden).slice(0, columns);
   const outputs = randomMatrix(random, scores, hidden);
   // A score is one node, or a mixture of the last ones.
-  const isNode = random.uniform() < 0.5 && scores <= hidden;
+  const usesHiddenNode = random.uniform() < 0.5 && scores <= hidden;
   const scoreNodes = random.permutation(hidden);
   const noise = 0.4 * random.uniform();
-  const drawCauses = causesOf(random, causes);
+  const drawCauses = createCauseSampler(random, causes);
   return Array.from({ length: rows }, () => {
     let values = drawCauses();
-    const all: number[] = [];
+    const allNodes: number[] = [];
     for (const { weights, activation } of layers) {
       values = matrixVector(weights, values).map((x) => activation(x) + noise * random.normal());
-      all.push(...values);
+      allNodes.push(...values);
     }
-    const last = values;
+    const previousLayer = values;
     return {
-      features: Float64Array.from(chosen, (node) => all[node]!),
-      scores: isNode
-        ? Float64Array.from({ length: scores }, (_, i) => last[scoreNodes[i]!]!)
-        : matrixVector(outputs, last),
+      features: Float64Array.from(featureNodes, (node) => allNodes[node]!),
+      scores: usesHiddenNode
+        ? Float64Array.from({ length: scores }, (_, i) => previousLayer[scoreNodes[i]!]!)
+        : matrixVector(outputs, previousLayer),
     };
   });
 };
 
 /** Normal causes, or ones that gather around a few centres. */
-function causesOf(random: Random, count: number): () => Float64Array {
+function createCauseSampler(random: Random, count: number): () => Float64Array {
   if (random.uniform() < 0.6) return () => Float64Array.from({ length: count }, () => random.normal());
   const centres = randomMatrix(random, random.integer(2, 5), count, 2);
   const spread = 0.2 + 0.8 * random.uniform();
@@ -68,10 +68,10 @@ function causesOf(random: Random, count: number): () => Float64Array {
 
 /** Correlated features, of which the scores are sums. */
 export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
-  const draw = correlatedFeatures(random, columns);
+  const drawRow = correlatedFeatures(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   return Array.from({ length: rows }, () => {
-    const features = draw();
+    const features = drawRow();
     return { features, scores: matrixVector(weights, features) };
   });
 };
@@ -81,26 +81,28 @@ export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
   const count = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
   const centres = randomMatrix(random, count, columns, distance * Math.sqrt(columns));
-  const draw = correlatedFeatures(random, columns);
+  const drawRow = correlatedFeatures(random, columns);
   const weights = sparseMatrix(random, scores, columns);
-  const ofKind = random.uniform();
+  const noiseShare = random.uniform();
   const offsets = Array.from({ length: count }, () => Float64Array.from({ length: scores }, () => 2 * random.normal()));
   return Array.from({ length: rows }, () => {
-    const kind = random.integer(0, count - 1);
-    const own = draw();
+    const groupIndex = random.integer(0, count - 1);
+    const rowFeatures = drawRow();
     return {
-      features: own.map((x, i) => x + centres[kind]![i]!),
-      scores: matrixVector(weights, own).map((x, i) => (1 - ofKind) * x + ofKind * offsets[kind]![i]!),
+      features: rowFeatures.map((x, i) => x + centres[groupIndex]![i]!),
+      scores: matrixVector(weights, rowFeatures).map(
+        (x, i) => (1 - noiseShare) * x + noiseShare * offsets[groupIndex]![i]!,
+      ),
     };
   });
 };
 
 /** The scores are what the leaves of random trees give. */
 export const treeTable: Mechanism = (random, { rows, columns, scores }) => {
-  const draw = correlatedFeatures(random, columns);
+  const drawRow = correlatedFeatures(random, columns);
   const forests = Array.from({ length: scores }, () => randomForest(random, columns));
   return Array.from({ length: rows }, () => {
-    const features = draw();
+    const features = drawRow();
     return { features, scores: Float64Array.from(forests, (forest) => forest(features)) };
   });
 };
@@ -126,13 +128,13 @@ function correlatedFeatures(random: Random, columns: number): () => Float64Array
   const strength = random.uniform() < 0.2 ? 0 : random.uniform();
   // Few causes: all columns go together.
   const causes = random.integer(1, columns);
-  const mixing = randomMatrix(random, columns, causes);
+  const mixingMatrix = randomMatrix(random, columns, causes);
   return () => {
-    const mixed = matrixVector(
-      mixing,
+    const correlated = matrixVector(
+      mixingMatrix,
       Float64Array.from({ length: causes }, () => random.normal()),
     );
-    return mixed.map((x) => strength * x + (1 - strength) * random.normal());
+    return correlated.map((x) => strength * x + (1 - strength) * random.normal());
   };
 }
 

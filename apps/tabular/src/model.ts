@@ -59,14 +59,14 @@ class Block extends Module {
 
   constructor(ctx: Context, { embedDim, numHeads, hiddenDim, rows = local(), dtype = "float32" }: TabularOptions) {
     super();
-    const attends = { embedDim, numHeads, dtype };
+    const attentionOptions = { embedDim, numHeads, dtype };
     this.#features = this.addChild(
       "features",
-      new CrossAxisAttention(ctx, { ...attends, qAxis: 2, kvAxis: 2, backend: "local" }),
+      new CrossAxisAttention(ctx, { ...attentionOptions, qAxis: 2, kvAxis: 2, backend: "local" }),
     );
     this.#rows = this.addChild(
       "rows",
-      new CrossAxisAttention(ctx, { ...attends, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),
+      new CrossAxisAttention(ctx, { ...attentionOptions, qAxis: 1, kvAxis: 1, backend: rows, placement: contiguous() }),
     );
     this.#mlp = this.addChild("mlp", new MLP(ctx, { embedDim, hiddenDim, dtype }));
     this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim, { dtype })));
@@ -74,12 +74,12 @@ class Block extends Module {
 
   /** Some columns of x, [B, R, c, E], and all of them, [B, R, C + 1, E] → the former. */
   forward(queries: Tensor, x: Tensor, { knownRows, rows }: Batch): Tensor {
-    const [first, second, third] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
+    const [featureNorm, rowNorm, mlpNorm] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
     const lengths = { sequenceLength: rows, kvSequenceLength: knownRows.onAllRanks };
-    const a = first.forward(queries.add(this.#features.forward(queries, x)));
+    const a = featureNorm.forward(queries.add(this.#features.forward(queries, x)));
     // Known rows are the keys of all rows, so that no row to be predicted influences another.
-    const b = second.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.onThisRank), lengths)));
-    return third.forward(b.add(this.#mlp.forward(b)));
+    const b = rowNorm.forward(a.add(this.#rows.forward(a, a.slice(1, 0, knownRows.onThisRank), lengths)));
+    return mlpNorm.forward(b.add(this.#mlp.forward(b)));
   }
 }
 
@@ -90,7 +90,7 @@ class Block extends Module {
 export class TabularModel extends Module {
   readonly options: TabularOptions;
   readonly #feature: Linear;
-  readonly #class: Linear;
+  readonly #classEmbedding: Linear;
   readonly #blocks: ModuleList<Block>;
   readonly #decoder: MLP;
 
@@ -99,7 +99,7 @@ export class TabularModel extends Module {
     const { embedDim, hiddenDim, layers, maxClasses, dtype = "float32" } = options;
     this.options = options;
     this.#feature = this.addChild("feature", new Linear(ctx, 1, embedDim, { dtype }));
-    this.#class = this.addChild("class", new Linear(ctx, maxClasses, embedDim, { dtype }));
+    this.#classEmbedding = this.addChild("class", new Linear(ctx, maxClasses, embedDim, { dtype }));
     this.#blocks = this.addChild("blocks", new ModuleList<Block>());
     for (let i = 0; i < layers; i++) this.#blocks.append(new Block(ctx, options));
     this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: maxClasses, dtype }));
@@ -108,24 +108,24 @@ export class TabularModel extends Module {
   /** Logits [B, R − known.here, classes] of this rank's rows to be predicted. Collective along the axes of `rows`. */
   forward(batch: Batch): Tensor {
     const { classCount, knownRows } = batch;
-    let x = scope(() => this.#embed(batch));
+    let x = scope(() => this.#embedTable(batch));
     const [batches, rows, columns, embed] = x.shape as [number, number, number, number];
     for (const [i, block] of [...this.#blocks].entries()) {
-      using before = x; // released here, not at the end: inference holds one block's cells
+      using previous = x; // released here, not at the end: inference holds one block's cells
       // Of the last block's cells only the class is read.
       const isLast = i === this.options.layers - 1;
-      x = block.forward(isLast ? before.slice(2, columns - 1) : before, before, batch);
+      x = block.forward(isLast ? previous.slice(2, columns - 1) : previous, previous, batch);
     }
     const testCells = x.slice(1, knownRows.onThisRank).reshape([batches, rows - knownRows.onThisRank, embed]);
     return this.#decoder.forward(testCells).slice(2, 0, classCount);
   }
 
   /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */
-  #embed({ features, classes }: Batch): Tensor {
+  #embedTable({ features, classes }: Batch): Tensor {
     const { dtype = "float32" } = this.options;
     const cells = this.#feature.forward(features.reshape([...features.shape, 1]).to(dtype));
     const [batches, rows, maxClasses] = classes.shape as [number, number, number];
-    const classCells = this.#class.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
+    const classCells = this.#classEmbedding.forward(classes.reshape([batches, rows, 1, maxClasses]).to(dtype));
     return concatenate([cells, classCells], 2);
   }
 }

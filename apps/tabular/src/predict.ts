@@ -20,11 +20,11 @@ export interface EnsembleOptions {
 export const defaultEnsemble: EnsembleOptions = { size: 8, seed: 0 };
 
 /** One way to read a table. */
-interface Reading {
+interface EnsembleMember {
   /** The model's number of each class. */
   readonly classes: readonly number[];
   /** Columns as they are, or their normal scores. */
-  readonly isRanked: boolean;
+  readonly usesRanks: boolean;
 }
 
 /**
@@ -41,12 +41,12 @@ export async function predict(
   const { table, knownRows, plan } = task;
   const classCount = table.classes.length;
   const sums = new Float64Array(plan.testRows.count * classCount);
-  for (const { classes, isRanked } of readingsOf(classCount, ensemble)) {
-    const renamed = {
-      ...(isRanked ? rankColumns(table, knownRows) : table),
+  for (const { classes, usesRanks } of createEnsemble(classCount, ensemble)) {
+    const permutedTask = {
+      ...(usesRanks ? rankColumns(table, knownRows) : table),
       labels: table.labels.map((label) => classes[label]!),
     };
-    using batch = loadBatch(ctx, [renamed], { knownRows, plan, maxClasses: model.options.maxClasses });
+    using batch = loadBatch(ctx, [permutedTask], { knownRows, plan, maxClasses: model.options.maxClasses });
     using logits = noGrad(() => model.forward(batch));
     const scores = await logits.read();
     for (let i = 0; i < sums.length; i++) {
@@ -58,27 +58,27 @@ export async function predict(
 }
 
 /** Each class under each number in turn, of columns as they are; then again, of their ranks; after a random permutation each. */
-function readingsOf(classCount: number, { size, seed }: EnsembleOptions): readonly Reading[] {
+function createEnsemble(classCount: number, { size, seed }: EnsembleOptions): readonly EnsembleMember[] {
   const random = new Random(seed);
   let order: number[] = [];
   return Array.from({ length: size }, (_, i) => {
-    const turn = i % classCount;
-    if (turn === 0) order = random.permutation(classCount);
-    const classes = order.map((number) => (number + turn) % classCount);
-    return { classes, isRanked: Math.floor(i / classCount) % 2 === 1 };
+    const shift = i % classCount;
+    if (shift === 0) order = random.permutation(classCount);
+    const classes = order.map((classIndex) => (classIndex + shift) % classCount);
+    return { classes, usesRanks: Math.floor(i / classCount) % 2 === 1 };
   });
 }
 
 function softmaxRows(scores: Float64Array, width: number): Float64Array {
   const out = new Float64Array(scores.length);
-  for (let from = 0; from < scores.length; from += width) {
-    const row = scores.subarray(from, from + width);
-    const largest = Math.max(...row);
-    const powers = row.map((x) => Math.exp(x - largest));
+  for (let rowStart = 0; rowStart < scores.length; rowStart += width) {
+    const row = scores.subarray(rowStart, rowStart + width);
+    const maxScore = Math.max(...row);
+    const powers = row.map((x) => Math.exp(x - maxScore));
     const total = powers.reduce((a, b) => a + b, 0);
     out.set(
       powers.map((x) => x / total),
-      from,
+      rowStart,
     );
   }
   return out;

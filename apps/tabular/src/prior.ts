@@ -24,18 +24,18 @@ const mechanisms: readonly Mechanism[] = [
 export function sampleTable(random: Random, size: TableSize): Table {
   const { rows, columns, classes } = size;
   // Two classes by the larger of two scores are two classes by a threshold of their difference.
-  const isLargest = classes > 2 && random.uniform() < 0.6;
-  const samples = random.choice(mechanisms)(random, { rows, columns, scores: isLargest ? classes : 1 });
-  const noisy = addNoise(random, samples);
-  const ordered = isLargest
-    ? noisy.map(largest)
-    : byThresholds(
+  const usesArgmax = classes > 2 && random.uniform() < 0.6;
+  const samples = random.choice(mechanisms)(random, { rows, columns, scores: usesArgmax ? classes : 1 });
+  const noisySamples = addNoise(random, samples);
+  const classScores = usesArgmax
+    ? noisySamples.map(argmax)
+    : assignByThresholds(
         random,
-        noisy.map((scores) => scores[0]!),
+        noisySamples.map((scores) => scores[0]!),
         classes,
       );
   const names = random.permutation(classes);
-  const labels = Uint8Array.from(ordered, (label) => names[label]!);
+  const labels = Uint8Array.from(classScores, (label) => names[label]!);
   if (labels.every((label) => label === labels[0])) labels[0] = (labels[0]! + 1) % classes;
   const features = new Float32Array(rows * columns);
   for (let column = 0; column < columns; column++) {
@@ -56,21 +56,21 @@ export function sampleTable(random: Random, size: TableSize): Table {
 function addNoise(random: Random, samples: readonly Sample[]): readonly Float64Array[] {
   const noise = 1.5 * random.uniform() ** 2;
   const count = samples[0]!.scores.length;
-  const moments = Array.from({ length: count }, (_, i) => {
+  const nodeStatistics = Array.from({ length: count }, (_, i) => {
     const values = samples.map(({ scores }) => scores[i]!);
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
     const deviation = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
     return { mean, scale: 1 / (deviation + 1e-9) };
   });
   return samples.map(({ scores }) =>
-    scores.map((score, i) => (score - moments[i]!.mean) * moments[i]!.scale + noise * random.normal()),
+    scores.map((score, i) => (score - nodeStatistics[i]!.mean) * nodeStatistics[i]!.scale + noise * random.normal()),
   );
 }
 
-const largest = (scores: Float64Array): number => scores.indexOf(Math.max(...scores));
+const argmax = (scores: Float64Array): number => scores.indexOf(Math.max(...scores));
 
 /** The interval of each score, of as many as there are classes, none of which is very rare. */
-function byThresholds(random: Random, scores: readonly number[], classes: number): readonly number[] {
+function assignByThresholds(random: Random, scores: readonly number[], classes: number): readonly number[] {
   const sizes = Array.from({ length: classes }, () => 0.25 + random.uniform());
   const total = sizes.reduce((a, b) => a + b, 0);
   const sorted = scores.toSorted((a, b) => a - b);
@@ -91,8 +91,8 @@ function randomMeasure(random: Random): (x: number) => number {
   if (kind < 0.67) return (x) => Math.exp(Math.min(3, 0.7 * x));
   if (kind < 0.77) return (x) => x * Math.abs(x);
   const steps = random.integer(2, 8);
-  const step = (x: number): number => Math.round(Math.max(-2, Math.min(2, x)) * (steps / 4));
-  if (kind < 0.93) return step;
+  const quantize = (x: number): number => Math.round(Math.max(-2, Math.min(2, x)) * (steps / 4));
+  if (kind < 0.93) return quantize;
   const numbers = random.permutation(2 * steps + 3);
-  return (x) => numbers[step(x) + steps + 1]!;
+  return (x) => numbers[quantize(x) + steps + 1]!;
 }

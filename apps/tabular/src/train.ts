@@ -29,7 +29,7 @@ const options = {
   seed: parseInteger("--seed", values.seed ?? String(initialOptions.seed), [0, 2 ** 32 - 1]),
 };
 /** Steps after which weights and checkpoint are written. */
-const SAVE_EVERY = 250;
+const STEPS_PER_CHECKPOINT = 250;
 
 await using ctx = await init({ spSize: 1, seed: options.seed });
 using model = values.refine === undefined ? new TabularModel(ctx, defaultOptions) : await loadModel(ctx, values.refine);
@@ -48,8 +48,8 @@ while (trainer.steps < options.steps) {
     if (ctx.rank === 0) console.log(JSON.stringify({ step, loss, seconds }));
     losses = [];
   }
-  if (step % SAVE_EVERY !== 0 && !isLast) continue;
-  await trainer.withAverages(async () => {
+  if (step % STEPS_PER_CHECKPOINT !== 0 && !isLast) continue;
+  await trainer.withAveragedWeights(async () => {
     if (ctx.rank === 0) await saveModel(model, values.out);
   });
   if (checkpoint !== undefined) await trainer.save(checkpoint);

@@ -44,22 +44,22 @@ export const fineTuningOptions: TrainingOptions = {
 
 /** Tables of one size, of which as many rows are known. */
 interface StepTables {
-  readonly all: readonly Table[];
+  readonly allTables: readonly Table[];
   readonly knownRows: number;
 }
 
 /** The tables of one step: all of one size, which the step's seed decides on every rank alike; at least `ranks` of them. */
 export function sampleTables(step: number, options: TrainingOptions, ranks = 1): StepTables {
   const random = new Random(options.seed * 1_000_003 + step);
-  const [least, most] = options.rows;
+  const [minRows, maxRows] = options.rows;
   const size = {
-    rows: Math.round(least * (most / least) ** random.uniform()),
+    rows: Math.round(minRows * (maxRows / minRows) ** random.uniform()),
     columns: random.integer(...options.columns),
     classes: random.uniform() < 0.6 ? 2 : random.integer(2, random.integer(2, options.maxClasses)),
   };
   const count = Math.max(ranks, Math.round(options.cells / (size.rows * (size.columns + 1))));
   const knownRows = Math.floor(size.rows * (0.3 + 0.5 * random.uniform()));
-  return { all: Array.from({ length: count }, () => sampleTable(random, size)), knownRows };
+  return { allTables: Array.from({ length: count }, () => sampleTable(random, size)), knownRows };
 }
 
 /** Steps over which the learning rate rises. */
@@ -83,10 +83,13 @@ export class Trainer implements Disposable {
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
     const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
-    const { all, knownRows } = sampleTables(step, this.#options, ranks);
-    const mine = all.slice(Math.floor((rank * all.length) / ranks), Math.floor(((rank + 1) * all.length) / ranks));
-    const plan = assignRows(all[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
-    using batch = loadBatch(ctx, mine, { knownRows, plan, maxClasses: this.#model.options.maxClasses });
+    const { allTables, knownRows } = sampleTables(step, this.#options, ranks);
+    const rankTables = allTables.slice(
+      Math.floor((rank * allTables.length) / ranks),
+      Math.floor(((rank + 1) * allTables.length) / ranks),
+    );
+    const plan = assignRows(allTables[0]!.labels.length, knownRows, { rank: 0, ranks: 1 });
+    using batch = loadBatch(ctx, rankTables, { knownRows, plan, maxClasses: this.#model.options.maxClasses });
     using loss = scope(() => {
       const loss = crossEntropy(ctx, this.#model.forward(batch), batch.targets);
       this.#model.zeroGrad();
@@ -105,7 +108,7 @@ export class Trainer implements Disposable {
   }
 
   /** Runs `body` while the model has what the training has come to: the average of its steps. */
-  async withAverages(body: () => Promise<void>): Promise<void> {
+  async withAveragedWeights(body: () => Promise<void>): Promise<void> {
     this.#optimizer.eval();
     await body();
     this.#optimizer.train();

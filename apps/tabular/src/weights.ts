@@ -21,9 +21,9 @@ export async function loadModel(
 
 /** Writes a model's weights in bfloat16, half the size: what they are rounded by moves no answer by much. */
 export async function saveModel(model: TabularModel, path: string): Promise<void> {
-  const rounded = new Map<string, HostTensor>();
+  const roundedTensors = new Map<string, HostTensor>();
   for (const [name, tensor] of model.stateDict()) {
-    rounded.set(name, { dtype: "bfloat16", shape: tensor.shape, values: await tensor.read() });
+    roundedTensors.set(name, { dtype: "bfloat16", shape: tensor.shape, values: await tensor.read() });
   }
-  await writeSafetensors(path, rounded);
+  await writeSafetensors(path, roundedTensors);
 }

@@ -20,7 +20,7 @@ describe("the prior", () => {
 
   it("gives all tables of a step one size, as many as make the step's cells, and every rank one", () => {
     for (let step = 1; step <= 8; step++) {
-      const { all, knownRows } = sampleTables(step, defaultTraining);
+      const { allTables: all, knownRows } = sampleTables(step, defaultTraining);
       const sizes = all.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
       expect(new Set(sizes.map(String)).size).toBe(1);
       const [rows, columns] = sizes[0] as [number, number];
@@ -29,7 +29,7 @@ describe("the prior", () => {
       );
       expect(knownRows).toBeLessThan(rows);
     }
-    expect(sampleTables(7, { ...defaultTraining, cells: 1 }, 3).all).toHaveLength(3);
+    expect(sampleTables(7, { ...defaultTraining, cells: 1 }, 3).allTables).toHaveLength(3);
   });
 
   it("gathers every class among the rows of most tables", () => {

@@ -1,13 +1,13 @@
 import { init } from "@mosaic/attention";
 import { expect, it } from "vitest";
 import { type DatasetName, evaluationSets } from "../src/datasets.ts";
-import { compare, meanGain, mean } from "../src/evaluate.ts";
+import { compareMethods, meanGain, mean } from "../src/evaluate.ts";
 import { loadModel } from "../src/weights.ts";
 
 it.each<DatasetName>([...evaluationSets])("predicts %s as well as the better baseline, or nearly", async (name) => {
   await using ctx = await init({ rank: 0, worldSize: 1 });
   using model = await loadModel(ctx);
-  const found = await compare(ctx, model, { name, seeds: [0, 1, 2], ensemble: { size: 2, seed: 0 } });
+  const found = await compareMethods(ctx, model, { name, seeds: [0, 1, 2], ensemble: { size: 2, seed: 0 } });
   expect(mean(found.model)).toBeGreaterThan(0.7);
   expect(meanGain(found)).toBeGreaterThan(-0.02);
 });

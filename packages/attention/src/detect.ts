@@ -80,12 +80,13 @@ function collectivesFor(deviceOrName: Device | DeviceName, worldSize: number): C
 }
 
 function checkCompatible(device: DeviceName, collectives: CollectivesName): void {
-  const partners = collectivesForDevice(device);
+  const compatibleNames = collectivesForDevice(device);
   // What is no name at all is rejected, with all names, by who makes it.
-  if (partners === undefined || partners.includes(collectives) || !collectivesNames.includes(collectives)) return;
+  if (compatibleNames === undefined || compatibleNames.includes(collectives) || !collectivesNames.includes(collectives))
+    return;
   throw new OptionError({
     where: "init: collectives",
-    expected: `${quoteNames(partners).replace(",", " or")} with device "${device}"`,
+    expected: `${quoteNames(compatibleNames).replace(",", " or")} with device "${device}"`,
     received: `"${collectives}"`,
     remedy: "omit both options, or set only one of them; check MOSAIC_DEVICE and MOSAIC_COLLECTIVES",
   });
@@ -95,12 +96,12 @@ let hasWarned = false;
 
 /** What is detected; the first rank of each host warns, once, of a GPU that lies idle. */
 async function detectAndWarn(worldSize: number): Promise<DetectedHardware> {
-  const found = await detect({ worldSize });
-  if (found.warning !== undefined && !hasWarned && getLocalRank().rank === 0) {
+  const hardware = await detect({ worldSize });
+  if (hardware.warning !== undefined && !hasWarned && getLocalRank().rank === 0) {
     hasWarned = true;
-    process.emitWarning(found.warning, { type: "MosaicWarning", code: "MOSAIC_GPU_IDLE" });
+    process.emitWarning(hardware.warning, { type: "MosaicWarning", code: "MOSAIC_GPU_IDLE" });
   }
-  return found;
+  return hardware;
 }
 
 /** The default device of `init`. */
@@ -163,12 +164,12 @@ export async function detectOn(system: DetectionSystem, options: DetectOptions):
     collectives: requested ?? defaultCollectives(name, spansHosts(system, options)),
   });
   if (device !== undefined) return on(device);
-  const why = await findGpuProblem(system, options);
-  if (why === undefined) return on("cuda");
-  const onCpu = on("cpu");
-  if (!hasGpu(system)) return onCpu;
-  const how = "To run on the CPU without this warning, set MOSAIC_DEVICE=cpu";
-  return { ...onCpu, warning: `An NVIDIA GPU is present, but this process runs on the CPU: ${why}. ${how}` };
+  const problem = await findGpuProblem(system, options);
+  if (problem === undefined) return on("cuda");
+  const cpuResult = on("cpu");
+  if (!hasGpu(system)) return cpuResult;
+  const hint = "To run on the CPU without this warning, set MOSAIC_DEVICE=cpu";
+  return { ...cpuResult, warning: `An NVIDIA GPU is present, but this process runs on the CPU: ${problem}. ${hint}` };
 }
 
 function spansHosts({ env }: DetectionSystem, { worldSize, localRanks }: DetectOptions): boolean {

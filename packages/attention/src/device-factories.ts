@@ -165,8 +165,8 @@ export function getLocalRank(env: Environment = process.env): LocalRank {
 
 /** Whether a job of that many ranks has some on another host, by the ranks that launchers count here, else by GROUP_WORLD_SIZE. */
 export function isOnSeveralHosts(worldSize: number, env: Environment = process.env): boolean {
-  const here = localWorldSize(env);
-  return here === undefined ? worldSize > 1 && Number(env["GROUP_WORLD_SIZE"] || 1) > 1 : here < worldSize;
+  const localRanks = localWorldSize(env);
+  return localRanks === undefined ? worldSize > 1 && Number(env["GROUP_WORLD_SIZE"] || 1) > 1 : localRanks < worldSize;
 }
 
 /** Whether MOSAIC_SHARE_GPUS lets several ranks use one GPU. */

@@ -70,18 +70,18 @@ export async function init(options?: InitOptions): Promise<Context> {
     device: requestedDevice,
     collectives: requestedCollectives,
     backends = [],
-    ...rest
+    ...initSettings
   } = initOptions.parse(options);
-  const size = rest.worldSize ?? launchEnvironment().worldSize;
-  checkLaunched(rest, size);
-  const requested = {
+  const size = initSettings.worldSize ?? launchEnvironment().worldSize;
+  checkLaunched(initSettings, size);
+  const requestedParts = {
     ...(requestedDevice && { device: requestedDevice }),
     ...(requestedCollectives && { collectives: requestedCollectives }),
   };
-  const { device, isOwned, collectives } = await selectDevice(requested, size);
+  const { device, isOwned, collectives } = await selectDevice(requestedParts, size);
   try {
     return await initTraced({
-      ...rest,
+      ...initSettings,
       device,
       backends: withDefaultBackends(backends),
       ...(collectives && { collectives }),
@@ -101,8 +101,8 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
   const { beforeClose } = options;
   const ctx = await initCore({
     ...options,
-    beforeClose: async (own) => {
-      await beforeClose?.(own);
+    beforeClose: async (tracedContext) => {
+      await beforeClose?.(tracedContext);
       await trace?.stop();
     },
   });

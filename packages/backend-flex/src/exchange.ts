@@ -35,8 +35,8 @@ export class Exchange {
         const queries = this.queries(sender);
         const length = queries.rowsFrom(receiver);
         if (length === 0) return [];
-        const before = queries.owners(0, queries.count).filter((owner) => owner < receiver);
-        return [{ start: before.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
+        const earlierOwners = queries.owners(0, queries.count).filter((owner) => owner < receiver);
+        return [{ start: earlierOwners.reduce((rows, owner) => rows + queries.rowsFrom(owner), 0), length }];
       },
     };
   }

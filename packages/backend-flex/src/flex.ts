@@ -124,7 +124,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
   const validate = validator({ name: "flex", axis, inner });
   const planOf = planCache(settings);
 
-  function contextOf(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
+  function createPassContext(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
     const group = ctx.mesh.group(axis);
     const plan = planOf({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, kv.from);
     const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
@@ -153,15 +153,15 @@ export function flex(options?: FlexOptions): AttentionBackend {
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
-      const pass = contextOf(ctx, call, kv, "forward");
-      const places = memberCoordinates(pass, kv.from);
-      const staged = { ...call, keys: pass.plan.keys };
-      using parts = blockwise(inner, places.filter(isVisible));
+      const pass = createPassContext(ctx, call, kv, "forward");
+      const coordinates = memberCoordinates(pass, kv.from);
+      const stagedCall = { ...call, keys: pass.plan.keys };
+      using blockwiseAttention = blockwise(inner, coordinates.filter(isVisible));
       using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
       queryExchange?.send([call.q]);
       for (const { step, k, v } of stages(pass, kv)) {
-        const from = places[step];
-        if (from) parts.attend(ctx, staged, state, { k, v, from });
+        const from = coordinates[step];
+        if (from) blockwiseAttention.attend(ctx, stagedCall, state, { k, v, from });
         if (step === 0) queryExchange?.attend(ctx, inner, kv);
       }
       queryExchange?.merge(state);
@@ -169,15 +169,15 @@ export function flex(options?: FlexOptions): AttentionBackend {
 
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
-      const pass = contextOf(ctx, call, kv, "backward");
-      const places = memberCoordinates(pass, kv.from);
-      const staged = { ...call, keys: pass.plan.keys };
-      using parts = blockwise(inner, places.filter(isVisible));
+      const pass = createPassContext(ctx, call, kv, "backward");
+      const coordinates = memberCoordinates(pass, kv.from);
+      const stagedCall = { ...call, keys: pass.plan.keys };
+      using blockwiseAttention = blockwise(inner, coordinates.filter(isVisible));
       using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
       queryExchange?.send([call.q, call.dOut, call.lse, call.delta]);
       for (const { step, k, v, dk, dv } of gradientStages(pass, stages(pass, kv), grads)) {
-        const from = places[step];
-        if (from) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from });
+        const from = coordinates[step];
+        if (from) blockwiseAttention.attendBackward(ctx, stagedCall, { dq: grads.dq, dk, dv }, { k, v, from });
         if (step === 0) queryExchange?.attendBackward(ctx, inner, grads, kv);
       }
       queryExchange?.addTo(grads.dq);
@@ -185,8 +185,8 @@ export function flex(options?: FlexOptions): AttentionBackend {
   };
 }
 
-function isVisible(place: Coordinate | undefined): place is Coordinate {
-  return place !== undefined;
+function isVisible(coordinate: Coordinate | undefined): coordinate is Coordinate {
+  return coordinate !== undefined;
 }
 
 /** What must be the same on every rank: stages and cost too. */
@@ -194,7 +194,7 @@ function formatSettings({ axis, inner, stages: degree, cost, ...settings }: Flex
   const { forward = "auto", backward = "auto" } = degree;
   const counts = degree.forward === undefined && degree.backward === undefined ? [] : [`stages ${forward}/${backward}`];
   const costs = Object.entries(cost).map(([name, value]) => `${name} ${value}`);
-  const flags = (["queriesTravel", "hierarchical"] as const).filter((name) => settings[name]);
-  const within = inner.name === "local" ? [] : [describeBackend(inner)];
-  return `flex(${[axis, ...counts, ...costs, ...flags, ...within].join(", ")})`;
+  const enabledFlags = (["queriesTravel", "hierarchical"] as const).filter((name) => settings[name]);
+  const innerTexts = inner.name === "local" ? [] : [describeBackend(inner)];
+  return `flex(${[axis, ...counts, ...costs, ...enabledFlags, ...innerTexts].join(", ")})`;
 }

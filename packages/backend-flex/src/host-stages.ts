@@ -28,14 +28,17 @@ export class HostOrders {
     return order;
   }
 
-  #makeOrder(host: number, first: number): OwnerOrder {
+  #makeOrder(host: number, firstRank: number): OwnerOrder {
     const { hosts } = this;
     const size = hosts.length;
-    const around = hosts.map((_, place) => ownersBefore(first, size).ownerAt(place));
-    const owners = [...around.filter((each) => hosts[each] === host), ...around.filter((each) => hosts[each] !== host)];
-    const places = new Int32Array(size);
-    for (const [place, owner] of owners.entries()) places[owner] = place;
-    return { size, ownerAt: (place) => owners[place]!, placeOf: (owner) => places[owner]! };
+    const precedingOwners = hosts.map((_, position) => ownersBefore(firstRank, size).ownerAt(position));
+    const owners = [
+      ...precedingOwners.filter((each) => hosts[each] === host),
+      ...precedingOwners.filter((each) => hosts[each] !== host),
+    ];
+    const positions = new Int32Array(size);
+    for (const [position, owner] of owners.entries()) positions[owner] = position;
+    return { size, ownerAt: (position) => owners[position]!, placeOf: (owner) => positions[owner]! };
   }
 }
 
@@ -67,36 +70,39 @@ export class HostCuts {
   /** Of the rows that a rank requires, in order: where each stage begins, and the last one ends. */
   stageCuts(rank: number): number[] {
     const required = this.#rows.required(rank);
-    const own = this.#ownRows(rank);
-    return this.#cutsOfHost(rank).map(({ part, rest }) =>
-      part < 1 ? Math.round(own * part) : required.countBefore(rest),
+    const ownHostRows = this.#ownHostRows(rank);
+    return this.#hostCuts(rank).map(({ part, rest }) =>
+      part < 1 ? Math.round(ownHostRows * part) : required.countBefore(rest),
     );
   }
 
   /** Rows that a rank requires of others on its host. */
-  #ownRows(rank: number): number {
+  #ownHostRows(rank: number): number {
     const required = this.#rows.required(rank);
     return this.#orders.members(rank).reduce((rows, owner) => rows + required.rowsFrom(owner), 0);
   }
 
   /** Each rank has a part of what it requires of its own host first; the rest is cut for all of them together. */
-  #cutsOfHost(rank: number): readonly HostCut[] {
+  #hostCuts(rank: number): readonly HostCut[] {
     const { hosts } = this.#orders;
-    let cached = this.#cutCache.get(hosts[rank]!);
-    if (!cached) {
+    let hostCuts = this.#cutCache.get(hosts[rank]!);
+    if (!hostCuts) {
       const { required, cuts } = this.#rows;
       const members = this.#orders.members(rank);
       const mean = (of: (member: number) => number): number =>
         members.reduce((sum, member) => sum + of(member), 0) / members.length;
-      const others = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
-      const rest = RequiredRows.union(this.#orders.order(rank), others);
-      const own = mean((member) => this.#ownRows(member));
-      cached = cuts[rank]!.map((_, stage) => {
-        const rows = mean((member) => cuts[member]![stage]!) * (own + rest.count);
-        return { part: rows < own ? rows / own : 1, rest: rest.cutAt(Math.max(0, Math.round(rows - own))) };
+      const remoteRows = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
+      const remoteUnion = RequiredRows.union(this.#orders.order(rank), remoteRows);
+      const meanOwnRows = mean((member) => this.#ownHostRows(member));
+      hostCuts = cuts[rank]!.map((_, stage) => {
+        const rows = mean((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
+        return {
+          part: rows < meanOwnRows ? rows / meanOwnRows : 1,
+          rest: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),
+        };
       });
-      this.#cutCache.set(hosts[rank]!, cached);
+      this.#cutCache.set(hosts[rank]!, hostCuts);
     }
-    return cached;
+    return hostCuts;
   }
 }

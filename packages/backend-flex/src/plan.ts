@@ -71,7 +71,7 @@ export interface FlexTopology {
 }
 
 /** Transfers between ranks beyond which their pairs are not counted one by one, which takes time, but by rows. */
-const MAX_COUNTED_PEERS = 2 ** 13;
+const MAX_EXACTLY_COUNTED_PEERS = 2 ** 13;
 
 /** What all ranks along an axis require of each other in one call, whatever the sizes of heads and batch. */
 export class FlexPlan {
@@ -87,9 +87,9 @@ export class FlexPlan {
   /** The inner axes, in the order in which shards are concatenated, and their lengths. */
   readonly #innerAxes: readonly string[];
   readonly #innerLengths: readonly number[];
-  readonly #visible: VisiblePositions[] = [];
-  readonly #owners: RowOwners[] = [];
-  readonly #required: RequiredRows[][] = [];
+  readonly #visibleByRank: VisiblePositions[] = [];
+  readonly #ownersByMember: RowOwners[] = [];
+  readonly #requiredByRank: RequiredRows[][] = [];
   /** Where rows cross to another host once: the hosts of ranks. */
   readonly hosts: HostOrders | undefined;
   /** The host of each rank, where several share one of several. */
@@ -117,8 +117,8 @@ export class FlexPlan {
 
   /** The rows of others that a member of a rank's group requires. */
   required(rank: number, member: number): RequiredRows {
-    const ofRank = (this.#required[rank] ??= []);
-    return (ofRank[member] ??= this.#ownersOf(member).rowsOf(
+    const rankRows = (this.#requiredByRank[rank] ??= []);
+    return (rankRows[member] ??= this.#memberOwners(member).rowsOf(
       this.#visiblePositions(rank),
       rank,
       this.hosts?.order(rank),
@@ -156,9 +156,9 @@ export class FlexPlan {
     let members = [0];
     for (const [i, axis] of this.#innerAxes.entries()) {
       const length = this.#innerLengths[i]!;
-      const own = at[axis];
-      const places = own === undefined ? Array.from({ length }, (_, place) => place) : [own];
-      members = members.flatMap((member) => places.map((place) => member * length + place));
+      const coordinate = at[axis];
+      const positions = coordinate === undefined ? Array.from({ length }, (_, position) => position) : [coordinate];
+      members = members.flatMap((member) => positions.map((position) => member * length + position));
     }
     return members;
   }
@@ -178,9 +178,9 @@ export class FlexPlan {
   }
 
   #passPlan(name: PassName, size: CallSize): PassPlan {
-    const possible = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
-    const ranks = Array.from({ length: possible ? this.size : 0 }, (_, rank) => rank);
-    const exchange = ranks.some((rank) => possible!.queries(rank).count > 0) ? possible : undefined;
+    const candidateExchange = this.#settings.queriesTravel ? new Exchange(this, bytesPerRow(name, size)) : undefined;
+    const ranks = Array.from({ length: candidateExchange ? this.size : 0 }, (_, rank) => rank);
+    const exchange = ranks.some((rank) => candidateExchange!.queries(rank).count > 0) ? candidateExchange : undefined;
     return new PassPlan(this, this.#schedule(name, size, exchange), exchange);
   }
 
@@ -206,50 +206,50 @@ export class FlexPlan {
   /** Of each rank the load of one member on average, whose rows are those of the busiest. */
   #rankLoads(exchange: Exchange | undefined): RankLoad[] {
     const { size, members, mask } = this;
-    const allShards = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
+    const allShardSpans = this.#call.keys.spans(omitAxes(this.#from, [this.axis, ...this.#innerAxes]));
     // In ascending order thousands of shards are a few spans.
-    const all = joinSpans(allShards.toSorted((a, b) => a.start - b.start));
+    const allSpans = joinSpans(allShardSpans.toSorted((a, b) => a.start - b.start));
     const ranks = Array.from({ length: size }, (_, rank) => rank);
-    const busiest = ranks.map((rank) =>
+    const busiestMembers = ranks.map((rank) =>
       Array.from({ length: members }, (_, member) => {
         return { member, rows: exchange ? exchange.keys(rank) : this.required(rank, member) };
       }).reduce((most, each) => (each.rows.count > most.rows.count ? each : most)),
     );
-    const peers = busiest.map(({ rows }) => rows.peers());
-    const isFew = peers.reduce((sum, { length }) => sum + length, 0) <= MAX_COUNTED_PEERS;
+    const peers = busiestMembers.map(({ rows }) => rows.peers());
+    const canCountExactly = peers.reduce((sum, { length }) => sum + length, 0) <= MAX_EXACTLY_COUNTED_PEERS;
     return ranks.map((rank) => {
       const queries = this.queries(rank);
       const group = this.#call.keys.spans({ ...omitAxes(this.#from, this.#innerAxes), [this.axis]: rank });
       const ownPairs = visiblePairsUnchecked(queries, group, mask) / members;
-      const remotePairs = visiblePairsUnchecked(queries, all, mask) / members - ownPairs;
-      const { member, rows } = busiest[rank]!;
-      const pairsOf = (owner: number, count: number): number => {
-        if (!isFew) return (remotePairs * count) / rows.count;
+      const remotePairs = visiblePairsUnchecked(queries, allSpans, mask) / members - ownPairs;
+      const { member, rows } = busiestMembers[rank]!;
+      const estimatePairs = (owner: number, count: number): number => {
+        if (!canCountExactly) return (remotePairs * count) / rows.count;
         const spans = spansOfRowsUnchecked(this.shard(owner, member), rows.ranges(owner, 0, rows.count));
         return visiblePairsUnchecked(queries, spans, mask);
       };
-      const counted = peers[rank]!.map((peer) => ({ ...peer, pairs: pairsOf(peer.owner, peer.rows) }));
-      return { ownPairs, remotePairs, queries: spansLength(queries) / members, peers: counted, rows: rows.count };
+      const countedPeers = peers[rank]!.map((peer) => ({ ...peer, pairs: estimatePairs(peer.owner, peer.rows) }));
+      return { ownPairs, remotePairs, queries: spansLength(queries) / members, peers: countedPeers, rows: rows.count };
     });
   }
 
   #visiblePositions(rank: number): VisiblePositions {
-    return (this.#visible[rank] ??= visibleKeys(this.queries(rank), this.mask));
+    return (this.#visibleByRank[rank] ??= visibleKeys(this.queries(rank), this.mask));
   }
 
-  #ownersOf(member: number): RowOwners {
+  #memberOwners(member: number): RowOwners {
     const shards = () => Array.from({ length: this.size }, (_, rank) => this.shard(rank, member));
-    return (this.#owners[member] ??= new RowOwners(shards()));
+    return (this.#ownersByMember[member] ??= new RowOwners(shards()));
   }
 
   #memberCoordinate(member: number): Coordinate {
-    const place: Record<string, number> = {};
-    let rest = member;
+    const coordinate: Record<string, number> = {};
+    let remainder = member;
     for (let i = this.#innerAxes.length - 1; i >= 0; i--) {
-      place[this.#innerAxes[i]!] = rest % this.#innerLengths[i]!;
-      rest = Math.floor(rest / this.#innerLengths[i]!);
+      coordinate[this.#innerAxes[i]!] = remainder % this.#innerLengths[i]!;
+      remainder = Math.floor(remainder / this.#innerLengths[i]!);
     }
-    return place;
+    return coordinate;
   }
 }
 
@@ -262,10 +262,10 @@ export function planCache(
   return (topology, call, from) => {
     const mask = unionSlices(call);
     const key = hostsKey(topology.hosts);
-    let byMask = caches.get(key);
-    if (!byMask) caches.set(key, (byMask = new WeakMap()));
-    let plans = byMask.get(mask);
-    if (!plans) byMask.set(mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
+    let planCaches = caches.get(key);
+    if (!planCaches) caches.set(key, (planCaches = new WeakMap()));
+    let plans = planCaches.get(mask);
+    if (!plans) planCaches.set(mask, (plans = new LayoutCache([settings.axis, ...settings.inner.axes])));
     return plans.getOrCreate(call, from, () => new FlexPlan(settings, topology, call, from));
   };
 }
@@ -325,7 +325,7 @@ export class PassPlan {
     this.#schedule = schedule;
     const required = (rank: number): RequiredRows => this.#required(rank, 0);
     this.#hostCuts = schedule && plan.hosts && new HostCuts(plan.hosts, { required, cuts: schedule.cuts });
-    this.steps = stepsOf(schedule);
+    this.steps = createSteps(schedule);
     this.parts = schedule?.isSplit ? 2 : 1;
     this.stages = schedule === undefined ? 0 : Math.max(1, schedule.degree);
     const { length, axes } = plan.keys;
@@ -339,10 +339,10 @@ export class PassPlan {
 
   /** Whether the group of a rank sees anything in a step. */
   isVisible(rank: number, step: number): boolean {
-    const place = this.peerIndex(rank, step);
-    return (this.#visible[place] ??= isVisibleUnchecked(
+    const peerRank = this.peerIndex(rank, step);
+    return (this.#visible[peerRank] ??= isVisibleUnchecked(
       this.#plan.queries(rank),
-      this.#spansAtCoordinate({ [this.#plan.axis]: place }),
+      this.#spansAtCoordinate({ [this.#plan.axis]: peerRank }),
       this.#plan.mask,
     ));
   }
@@ -376,8 +376,8 @@ export class PassPlan {
   ownRows(part: 0 | 1, rank: number, member: number): { readonly from: number; readonly to: number } {
     const rows = spansLength(this.#plan.shard(rank, member));
     if (this.parts === 1) return { from: 0, to: rows };
-    const cut = Math.round(rows * this.#schedule!.ownCuts[rank]!);
-    return part === 0 ? { from: 0, to: cut } : { from: cut, to: rows };
+    const cutRow = Math.round(rows * this.#schedule!.ownCuts[rank]!);
+    return part === 0 ? { from: 0, to: cutRow } : { from: cutRow, to: rows };
   }
 
   #required(rank: number, member: number): RequiredRows {
@@ -386,12 +386,12 @@ export class PassPlan {
 
   /** Of the rows that a member requires those of a stage: [from, to). */
   #stageRows(stage: number, rank: number, member: number): { readonly from: number; readonly to: number } {
-    const cuts = (this.#cuts[rank * this.#plan.members + member] ??= this.#cutsOf(rank, member));
+    const cuts = (this.#cuts[rank * this.#plan.members + member] ??= this.#computeCuts(rank, member));
     return { from: cuts[stage]!, to: cuts[stage + 1]! };
   }
 
   /** Where the stages of a member begin in the rows that it requires, and the last one ends. */
-  #cutsOf(rank: number, member: number): readonly number[] {
+  #computeCuts(rank: number, member: number): readonly number[] {
     const required = this.#required(rank, member);
     const { degree, cuts } = this.#schedule!;
     if (degree === 0) return [0, required.count];
@@ -400,8 +400,8 @@ export class PassPlan {
 
   #spansAtCoordinate(at: Coordinate): readonly Span[] {
     const { axis, members } = this.#plan;
-    const place = at[axis];
-    if (place === undefined) {
+    const position = at[axis];
+    if (position === undefined) {
       throw new OptionError({
         where: `flex(${axis}): keys`,
         expected: `a coordinate that includes the axis ${axis}`,
@@ -412,17 +412,17 @@ export class PassPlan {
     const group = this.#plan.membersAt(at);
     // One member, or all: anything between is seldom asked for.
     if (group.length > 1 && group.length < members)
-      return joinSpans(group.flatMap((each) => this.#spansOf(place, each)));
-    const key = place * (members + 1) + (group.length === 1 ? group[0]! : members);
+      return joinSpans(group.flatMap((each) => this.#memberSpans(position, each)));
+    const key = position * (members + 1) + (group.length === 1 ? group[0]! : members);
     let spans = this.#spans.get(key);
-    if (!spans) this.#spans.set(key, (spans = joinSpans(group.flatMap((each) => this.#spansOf(place, each)))));
+    if (!spans) this.#spans.set(key, (spans = joinSpans(group.flatMap((each) => this.#memberSpans(position, each)))));
     return spans;
   }
 
   /** Positions of the rows that a member attends to, in their order in memory. */
-  #spansOf(place: number, member: number): Span[] {
-    const rank = Math.floor(place / this.steps.length);
-    const { own, stage } = this.steps[place % this.steps.length]!;
+  #memberSpans(position: number, member: number): Span[] {
+    const rank = Math.floor(position / this.steps.length);
+    const { own, stage } = this.steps[position % this.steps.length]!;
     const spans: Span[] = [];
     if (own !== undefined) {
       const { from, to } = this.ownRows(own, rank, member);
@@ -439,7 +439,7 @@ export class PassPlan {
   }
 }
 
-function stepsOf(schedule: StageSchedule | undefined): Step[] {
+function createSteps(schedule: StageSchedule | undefined): Step[] {
   if (schedule === undefined) return [{ own: 0 }];
   const { degree, isSplit } = schedule;
   if (degree === 0) return [{ own: 0, stage: 0 }];

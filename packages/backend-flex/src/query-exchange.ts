@@ -27,7 +27,7 @@ export class QueryExchange implements Disposable {
   /** Queries of others, and in backward dOut, lse and delta of them: [B,H,S,D] or [B,H,S,1]. */
   #receivedQueries: Chunk | undefined;
   /** What of this rank's own queries returns: out and lse, or dq. */
-  #returned: Chunk | undefined;
+  #returnedChunk: Chunk | undefined;
   #work: Work | undefined;
 
   constructor(pass: PassContext, call: AttentionCall, exchange: Exchange) {
@@ -39,10 +39,10 @@ export class QueryExchange implements Disposable {
 
   /** Sends queries, and what belongs to them, to those whose keys they see. */
   send(rows: readonly Tensor[]): void {
-    const own = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
+    const sentChunk = this.#buffers.contiguous(rows.map((x) => this.#appendAxis(x)));
     const { group } = this.#pass;
-    this.#receivedQueries = this.#buffers.empty(own.tensors, this.#exchange.queries(group.rank).count);
-    this.#cast(this.#receivedQueries, own, { plan: this.#exchange.queryCast, name: "queries" });
+    this.#receivedQueries = this.#buffers.empty(sentChunk.tensors, this.#exchange.queries(group.rank).count);
+    this.#cast(this.#receivedQueries, sentChunk, { plan: this.#exchange.queryCast, name: "queries" });
   }
 
   /** Attends to the queries of others, and sends the states back. */
@@ -54,23 +54,23 @@ export class QueryExchange implements Disposable {
     const [out, lse] = states.tensors as [Tensor, Tensor];
     q.device.kernels.fill(out, 0);
     q.device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    if (q.size > 0) inner.attend(ctx, this.#callOf(q), { out, lse: this.#removeAxis(lse) }, kv);
-    this.#returned = this.#buffers.empty(spec, this.#returnedRows());
+    if (q.size > 0) inner.attend(ctx, this.#createCall(q), { out, lse: this.#removeAxis(lse) }, kv);
+    this.#returnedChunk = this.#buffers.empty(spec, this.#countReturnedRows());
     // Every row goes to one rank: one hop.
-    this.#cast(this.#returned, states, { plan: this.#exchange.resultCast, name: "results", hierarchical: false });
+    this.#cast(this.#returnedChunk, states, { plan: this.#exchange.resultCast, name: "results", hierarchical: false });
   }
 
   /** Merges what has returned, in the order of ranks. */
   merge(state: AttentionState): void {
     this.#wait();
     const { group } = this.#pass;
-    const [out, lse] = this.#returned!.tensors as [Tensor, Tensor];
+    const [out, lse] = this.#returnedChunk!.tensors as [Tensor, Tensor];
     let row = 0;
     for (let owner = 0; owner < group.size; owner++) {
       for (const { start, length } of this.#exchange.queriesFrom(owner, group.rank)) {
         const [from, to] = [this.#rows(row, row + length), this.#rows(start, start + length)];
-        const into = { out: to(state.out), lse: this.#removeAxis(to(this.#appendAxis(state.lse))) };
-        group.device.kernels.merge(into, { out: from(out), lse: this.#removeAxis(from(lse)) });
+        const target = { out: to(state.out), lse: this.#removeAxis(to(this.#appendAxis(state.lse))) };
+        group.device.kernels.merge(target, { out: from(out), lse: this.#removeAxis(from(lse)) });
         row += length;
       }
     }
@@ -81,23 +81,23 @@ export class QueryExchange implements Disposable {
   attendBackward(ctx: Context, inner: AttentionBackend, { dk, dv }: QkvGrads, kv: KvShard): void {
     this.#wait();
     const [q, dOut, lse, delta] = this.#receivedQueries!.tensors as [Tensor, Tensor, Tensor, Tensor];
-    const like = [{ shape: q.shape, dtype: "float32" }] as const;
-    const sums = this.#buffers.empty(like, q.shape[2]!);
+    const gradientSpec = [{ shape: q.shape, dtype: "float32" }] as const;
+    const sums = this.#buffers.empty(gradientSpec, q.shape[2]!);
     const dq = sums.tensors[0]!;
     q.device.kernels.fill(dq, 0);
     const saved: SavedRows = { dOut, lse: this.#removeAxis(lse), delta: this.#removeAxis(delta) };
-    if (q.size > 0) inner.attendBackward(ctx, { ...this.#callOf(q), ...saved }, { dq, dk, dv }, kv);
-    this.#returned = this.#buffers.empty(like, this.#call.q.shape[2]!);
-    q.device.kernels.fill(this.#returned.tensors[0]!, 0);
+    if (q.size > 0) inner.attendBackward(ctx, { ...this.#createCall(q), ...saved }, { dq, dk, dv }, kv);
+    this.#returnedChunk = this.#buffers.empty(gradientSpec, this.#call.q.shape[2]!);
+    q.device.kernels.fill(this.#returnedChunk.tensors[0]!, 0);
     const { group } = this.#pass;
-    const label = this.#labelOf("gradients of queries");
-    this.#work = group.groupReduce(this.#returned.wire, sums.wire, this.#exchange.queryCast, { label });
+    const label = this.#formatLabel("gradients of queries");
+    this.#work = group.groupReduce(this.#returnedChunk.wire, sums.wire, this.#exchange.queryCast, { label });
   }
 
   /** Adds what has returned to the gradients of the own queries. */
   addTo(dq: Tensor): void {
     this.#wait();
-    dq.device.kernels.binary("add", dq, dq, this.#returned!.tensors[0]!);
+    dq.device.kernels.binary("add", dq, dq, this.#returnedChunk!.tensors[0]!);
   }
 
   [Symbol.dispose](): void {
@@ -108,13 +108,17 @@ export class QueryExchange implements Disposable {
   #cast(
     out: Chunk,
     input: Chunk,
-    { plan, name, ...rest }: GroupCastOptions & { plan: Exchange["queryCast"]; name: string },
+    { plan, name, ...castOptions }: GroupCastOptions & { plan: Exchange["queryCast"]; name: string },
   ): void {
     const { group, cast } = this.#pass;
-    this.#work = group.groupCast(out.wire, input.wire, plan, { ...cast, ...rest, label: this.#labelOf(name) });
+    this.#work = group.groupCast(out.wire, input.wire, plan, {
+      ...cast,
+      ...castOptions,
+      label: this.#formatLabel(name),
+    });
   }
 
-  #labelOf(name: string): string {
+  #formatLabel(name: string): string {
     return `${this.#pass.cast.label}: ${name}`;
   }
 
@@ -124,7 +128,7 @@ export class QueryExchange implements Disposable {
   }
 
   /** The call of the queries of others: of all of them, wherever they come from. */
-  #callOf(q: Tensor): AttentionCall {
+  #createCall(q: Tensor): AttentionCall {
     const { queries } = this.#call;
     const spans = this.#exchange.spans(this.#pass.group.rank);
     return { ...this.#call, q, queries: { length: queries.length, axes: queries.axes, spans: () => spans } };
@@ -139,7 +143,7 @@ export class QueryExchange implements Disposable {
   }
 
   /** Rows of this rank's queries, each as often as it went to others. */
-  #returnedRows(): number {
+  #countReturnedRows(): number {
     const { rank, size } = this.#pass.group;
     let rows = 0;
     for (let owner = 0; owner < size; owner++) rows += this.#exchange.queries(owner).rowsFrom(rank);

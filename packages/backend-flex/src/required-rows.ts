@@ -108,33 +108,33 @@ export class RowOwners {
 
   /** The rows of every rank but `rank` that hold one of these positions. */
   rowsOf({ intervals, bands }: VisiblePositions, rank: number, order?: OwnerOrder): RequiredRows {
-    const found = new RowCollector(rank);
+    const collector = new RowCollector(rank);
     for (const [start, end] of intervals) {
-      this.#collectInterval(found, start, end);
-      for (const span of this.#strided) collectRows(found, span, start, end);
+      this.#collectInterval(collector, start, end);
+      for (const span of this.#strided) collectRows(collector, span, start, end);
     }
     for (const band of bands) {
-      this.#collectDense(found, band);
-      for (const span of this.#strided) collectStrided(found, band, span);
+      this.#collectDense(collector, band);
+      for (const span of this.#strided) collectStrided(collector, band, span);
     }
-    return found.finish(order ?? ownersBefore(rank, this.size));
+    return collector.finish(order ?? ownersBefore(rank, this.size));
   }
 
-  #collectInterval(found: RowCollector, start: number, end: number): void {
+  #collectInterval(collector: RowCollector, start: number, end: number): void {
     for (let i = this.#firstSpanEndingAfter(start); i < this.#dense.length; i++) {
       const span = this.#dense[i]!;
       if (span.start >= end) return;
-      collectRows(found, span, start, end);
+      collectRows(collector, span, start, end);
     }
   }
 
-  #collectDense(found: RowCollector, { start, width, step, count }: Band): void {
+  #collectDense(collector: RowCollector, { start, width, step, count }: Band): void {
     const first = this.#dense[0];
     if (first === undefined) return;
     const last = this.#dense.at(-1)!;
     const from = Math.max(0, Math.floor((first.start - start - width) / step));
     const to = Math.min(count, Math.ceil((last.start + last.length - start) / step));
-    for (let i = from; i < to; i++) this.#collectInterval(found, start + i * step, start + i * step + width);
+    for (let i = from; i < to; i++) this.#collectInterval(collector, start + i * step, start + i * step + width);
   }
 
   /** The first dense span that ends behind a position. */
@@ -151,46 +151,46 @@ export class RowOwners {
 }
 
 function collectRows(
-  found: RowCollector,
+  collector: RowCollector,
   { owner, row, start, length, step }: OwnedSpan,
   from: number,
   to: number,
 ): void {
   const first = Math.max(0, Math.ceil((from - start) / step));
   const end = Math.min(length, Math.ceil((to - start) / step));
-  if (first < end) found.add(owner, row + first, end - first);
+  if (first < end) collector.add(owner, row + first, end - first);
 }
 
 /** Where the steps of span and band agree, all positions of the span lie alike in the band; else one after another is looked up. */
-function collectStrided(found: RowCollector, { start, width, step, count }: Band, span: OwnedSpan): void {
+function collectStrided(collector: RowCollector, { start, width, step, count }: Band, span: OwnedSpan): void {
   if (span.step % step === 0) {
     const offset = (((span.start - start) % step) + step) % step;
-    if (offset < width) collectRows(found, span, start, start + count * step);
+    if (offset < width) collectRows(collector, span, start, start + count * step);
     return;
   }
-  for (let i = 0; i < count; i++) collectRows(found, span, start + i * step, start + i * step + width);
+  for (let i = 0; i < count; i++) collectRows(collector, span, start + i * step, start + i * step + width);
 }
 
 /** Collects rows by owner, in any order, overlapping or not. */
 class RowCollector {
   readonly #rank: number;
-  readonly #collected: (readonly [owner: number, start: number, length: number])[] = [];
+  readonly #collectedRanges: (readonly [owner: number, start: number, length: number])[] = [];
 
   constructor(rank: number) {
     this.#rank = rank;
   }
 
   add(owner: number, start: number, length: number): void {
-    if (owner !== this.#rank) this.#collected.push([owner, start, length]);
+    if (owner !== this.#rank) this.#collectedRanges.push([owner, start, length]);
   }
 
   finish(order: OwnerOrder): RequiredRows {
-    this.#collected.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    this.#collectedRanges.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
     const [owners, starts, ends]: [number[], number[], number[]] = [[], [], []];
-    for (const [owner, start, length] of this.#collected) {
-      const last = starts.length - 1;
-      if (last >= 0 && owners[last] === owner && start <= ends[last]!)
-        ends[last] = Math.max(ends[last]!, start + length);
+    for (const [owner, start, length] of this.#collectedRanges) {
+      const lastIndex = starts.length - 1;
+      if (lastIndex >= 0 && owners[lastIndex] === owner && start <= ends[lastIndex]!)
+        ends[lastIndex] = Math.max(ends[lastIndex]!, start + length);
       else {
         owners.push(owner);
         starts.push(start);
@@ -226,13 +226,13 @@ export interface RowCut {
 const emptyRanges: readonly RowRange[] = [];
 
 /** Ranges that were made last, by a hash: most of the millions between a thousand ranks are one of a few. */
-const lastRanges: (readonly RowRange[])[] = [];
+const cachedRanges: (readonly RowRange[])[] = [];
 
 function singleRange(start: number, length: number): readonly RowRange[] {
-  const place = (Math.imul(start, 0x9e37_79b1) ^ Math.imul(length, 0x85eb_ca6b)) >>> 24;
-  const last = lastRanges[place];
-  if (last && last[0]!.start === start && last[0]!.length === length) return last;
-  return (lastRanges[place] = [{ start, length }]);
+  const hash = (Math.imul(start, 0x9e37_79b1) ^ Math.imul(length, 0x85eb_ca6b)) >>> 24;
+  const cachedRange = cachedRanges[hash];
+  if (cachedRange && cachedRange[0]!.start === start && cachedRange[0]!.length === length) return cachedRange;
+  return (cachedRanges[hash] = [{ start, length }]);
 }
 
 /**
@@ -259,22 +259,22 @@ export class RequiredRows {
     for (const owner of owners) this.#ranges[owner + 1]!++;
     for (let owner = 0; owner < size; owner++) this.#ranges[owner + 1]! += this.#ranges[owner]!;
     this.#rowsBefore = new Int32Array(size + 1);
-    for (let place = 0; place < size; place++) {
-      this.#rowsBefore[place + 1] = this.#rowsBefore[place]! + this.#rowsOfOwner(order.ownerAt(place));
+    for (let position = 0; position < size; position++) {
+      this.#rowsBefore[position + 1] = this.#rowsBefore[position]! + this.#rowsOfOwner(order.ownerAt(position));
     }
     this.count = this.#rowsBefore[size]!;
   }
 
   /** What any of several ranks requires. */
   static union(order: OwnerOrder, all: readonly RequiredRows[]): RequiredRows {
-    const found = new RowCollector(-1);
+    const collector = new RowCollector(-1);
     for (const each of all) {
       for (let owner = 0; owner < order.size; owner++) {
         for (let i = each.#ranges[owner]!; i < each.#ranges[owner + 1]!; i++)
-          found.add(owner, each.#starts[i]!, each.#lengths[i]!);
+          collector.add(owner, each.#starts[i]!, each.#lengths[i]!);
       }
     }
-    return found.finish(order);
+    return collector.finish(order);
   }
 
   /** Where the first so many of the rows end. */
@@ -283,8 +283,8 @@ export class RequiredRows {
     if (rows >= this.count) return { runIndex: size, row: 0 };
     let runIndex = 0;
     while (this.#rowsBefore[runIndex + 1]! <= rows) runIndex++;
-    const [next] = this.ranges(this.#order.ownerAt(runIndex), rows, rows + 1);
-    return { runIndex, row: next!.start };
+    const [nextRange] = this.ranges(this.#order.ownerAt(runIndex), rows, rows + 1);
+    return { runIndex, row: nextRange!.start };
   }
 
   /** How many of the rows come before a cut. */
@@ -313,17 +313,17 @@ export class RequiredRows {
 
   /** Rows from one owner. */
   rowsFrom(owner: number): number {
-    const place = this.#order.placeOf(owner);
-    return this.#rowsBefore[place + 1]! - this.#rowsBefore[place]!;
+    const position = this.#order.placeOf(owner);
+    return this.#rowsBefore[position + 1]! - this.#rowsBefore[position]!;
   }
 
   /** By owner, in the order in which they are received: rows, and the ranges in which they lie. */
   peers(): Omit<PeerRows, "pairs">[] {
     const peers: Omit<PeerRows, "pairs">[] = [];
-    for (let place = 0; place < this.#order.size; place++) {
-      const rows = this.#rowsBefore[place + 1]! - this.#rowsBefore[place]!;
+    for (let position = 0; position < this.#order.size; position++) {
+      const rows = this.#rowsBefore[position + 1]! - this.#rowsBefore[position]!;
       if (rows === 0) continue;
-      const owner = this.#order.ownerAt(place);
+      const owner = this.#order.ownerAt(position);
       peers.push({ owner, rows, ranges: this.#ranges[owner + 1]! - this.#ranges[owner]! });
     }
     return peers;
@@ -331,23 +331,23 @@ export class RequiredRows {
 
   /** Those of the rows [from, to) that come from one owner: ascending, disjoint ranges of its local rows. */
   ranges(owner: number, from: number, to: number): readonly RowRange[] {
-    const place = this.#order.placeOf(owner);
-    let before = this.#rowsBefore[place]!;
-    if (before >= to || this.#rowsBefore[place + 1]! <= from) return emptyRanges;
+    const position = this.#order.placeOf(owner);
+    let rowsBefore = this.#rowsBefore[position]!;
+    if (rowsBefore >= to || this.#rowsBefore[position + 1]! <= from) return emptyRanges;
     const first = this.#ranges[owner]!;
     if (this.#ranges[owner + 1] === first + 1) {
       const [start, length] = [this.#starts[first]!, this.#lengths[first]!];
-      const skipped = Math.max(0, from - before);
-      const count = Math.min(length, to - before) - skipped;
-      return count > 0 ? singleRange(start + skipped, count) : emptyRanges;
+      const numSkipped = Math.max(0, from - rowsBefore);
+      const count = Math.min(length, to - rowsBefore) - numSkipped;
+      return count > 0 ? singleRange(start + numSkipped, count) : emptyRanges;
     }
     const ranges: RowRange[] = [];
     for (let i = this.#ranges[owner]!; i < this.#ranges[owner + 1]!; i++) {
       const [start, length] = [this.#starts[i]!, this.#lengths[i]!];
-      const first = Math.max(0, from - before);
-      const end = Math.min(length, to - before);
+      const first = Math.max(0, from - rowsBefore);
+      const end = Math.min(length, to - rowsBefore);
       if (first < end) ranges.push({ start: start + first, length: end - first });
-      before += length;
+      rowsBefore += length;
     }
     return ranges;
   }
@@ -355,9 +355,9 @@ export class RequiredRows {
   /** The owners of the rows [from, to), ascending: the order in which they arrive. */
   owners(from: number, to: number): number[] {
     const owners: number[] = [];
-    for (let place = 0; place < this.#order.size; place++) {
-      const [before, behind] = [this.#rowsBefore[place]!, this.#rowsBefore[place + 1]!];
-      if (before < behind && before < to && behind > from) owners.push(this.#order.ownerAt(place));
+    for (let position = 0; position < this.#order.size; position++) {
+      const [rowsBefore, rowsThrough] = [this.#rowsBefore[position]!, this.#rowsBefore[position + 1]!];
+      if (rowsBefore < rowsThrough && rowsBefore < to && rowsThrough > from) owners.push(this.#order.ownerAt(position));
     }
     return owners.sort((a, b) => a - b);
   }

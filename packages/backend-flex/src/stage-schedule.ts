@@ -15,7 +15,7 @@ import {
 /** More stages than this have never been of use: MagiAttention's bound of its dynamic degree. */
 const MAX_DEGREE = 8;
 /** Transfers between ranks beyond which only a few numbers of stages are compared: they take time to plan. */
-const MANY_PEERS = 2 ** 17;
+const MAX_PEERS_FOR_ALL_DEGREES = 2 ** 17;
 
 export interface ScheduleOptions {
   readonly cost: StageCost;
@@ -35,27 +35,27 @@ export interface ScheduleOptions {
  * Source of the stages: MagiAttention, whose model has none of the last three, and one degree for both passes.
  */
 export function stageSchedule(loads: readonly RankLoad[], size: PassSize, options: ScheduleOptions): StageSchedule {
-  const { degree: fixed, hosts } = options;
+  const { degree: fixedDegree, hosts } = options;
   const problem: PassProblem = { loads, size, cost: stageCostOptions.parse(options.cost), hosts };
   const cutter = new StageCutter(problem);
   const peers = new PeerColumns(loads);
   let best: { readonly seconds: number; readonly schedule: StageSchedule } | undefined;
-  let cut: { readonly cuts: StageSchedule["cuts"]; readonly rows: ReturnType<typeof stageRows> } | undefined;
-  for (const degree of fixed === undefined ? degreesOf(loads) : [fixed]) {
+  let cachedCut: { readonly cuts: StageSchedule["cuts"]; readonly rows: ReturnType<typeof stageRows> } | undefined;
+  for (const degree of fixedDegree === undefined ? candidateDegrees(loads) : [fixedDegree]) {
     for (const schedule of cutter.schedules(degree)) {
       // Two schedules that follow each other may differ in the own rows alone.
-      if (schedule.cuts !== cut?.cuts) cut = { cuts: schedule.cuts, rows: stageRows(peers, schedule) };
-      const seconds = passSeconds(problem, schedule, cut.rows);
+      if (schedule.cuts !== cachedCut?.cuts) cachedCut = { cuts: schedule.cuts, rows: stageRows(peers, schedule) };
+      const seconds = passSeconds(problem, schedule, cachedCut.rows);
       if (!best || seconds < best.seconds) best = { seconds, schedule };
     }
   }
   return best!.schedule;
 }
 
-function degreesOf(loads: readonly RankLoad[]): number[] {
+function candidateDegrees(loads: readonly RankLoad[]): number[] {
   const peers = loads.reduce((sum, load) => sum + load.peers.length, 0);
-  const all = Array.from({ length: MAX_DEGREE + 1 }, (_, degree) => degree);
-  return peers > MANY_PEERS ? all.filter((degree) => (degree & (degree - 1)) === 0) : all;
+  const allDegrees = Array.from({ length: MAX_DEGREE + 1 }, (_, degree) => degree);
+  return peers > MAX_PEERS_FOR_ALL_DEGREES ? allDegrees.filter((degree) => (degree & (degree - 1)) === 0) : allDegrees;
 }
 
 /** How rows may be cut into a number of stages. */
@@ -65,43 +65,52 @@ class StageCutter {
   readonly #cost: ResolvedStageCost;
   readonly #kernels: KernelModel;
   /** Rows that each rank sends. */
-  readonly #sent: Float64Array;
+  readonly #sentRows: Float64Array;
 
   constructor(problem: PassProblem) {
     this.#loads = problem.loads;
     this.#size = problem.size;
     this.#cost = problem.cost;
     this.#kernels = new KernelModel(problem);
-    this.#sent = new Float64Array(problem.loads.length);
-    for (const { peers } of problem.loads) for (const { owner, rows } of peers) this.#sent[owner]! += rows;
+    this.#sentRows = new Float64Array(problem.loads.length);
+    for (const { peers } of problem.loads) for (const { owner, rows } of peers) this.#sentRows[owner]! += rows;
   }
 
   *schedules(degree: number): Generator<StageSchedule, void, undefined> {
-    const equal = Array.from({ length: degree + 1 }, (_, stage) => (degree === 0 ? 0 : stage / degree));
-    const candidates = [this.#loads.map(() => equal)];
-    if (degree > 1) candidates.push(this.#loads.map((load, rank) => this.#hiddenCuts(load, degree, this.#moved(rank))));
+    const equalCuts = Array.from({ length: degree + 1 }, (_, stage) => (degree === 0 ? 0 : stage / degree));
+    const candidates = [this.#loads.map(() => equalCuts)];
+    if (degree > 1)
+      candidates.push(this.#loads.map((load, rank) => this.#hiddenCuts(load, degree, this.#movedRows(rank))));
     for (const cuts of candidates) {
       yield { degree, isSplit: false, cuts, ownCuts: cuts.map(() => 1) };
       if (this.#size.reduceBytes === 0 || degree === 0) continue;
-      yield { degree, isSplit: true, cuts, ownCuts: cuts.map((each, rank) => this.#ownCut(this.#moved(rank), each)) };
+      yield {
+        degree,
+        isSplit: true,
+        cuts,
+        ownCuts: cuts.map((each, rank) => this.#ownCut(this.#movedRows(rank), each)),
+      };
     }
   }
 
   /** Rows received, or sent if these are more. */
-  #moved(rank: number): number {
-    return Math.max(this.#loads[rank]!.rows, this.#sent[rank]!);
+  #movedRows(rank: number): number {
+    return Math.max(this.#loads[rank]!.rows, this.#sentRows[rank]!);
   }
 
   /** Each stage of as many rows as arrive while the one before it computes; the last one of the rest. */
   // oxlint-disable-next-line max-params -- what is to be done, in how many stages, with how many rows
   #hiddenCuts({ ownPairs, remotePairs, queries }: RankLoad, degree: number, rows: number): number[] {
     const cuts = [0];
-    let meanwhile = this.#kernels.attention(ownPairs, queries);
+    let computeSeconds = this.#kernels.attention(ownPairs, queries);
     for (let stage = 1; stage < degree; stage++) {
-      const arriving = Math.max(0, ((meanwhile - this.#cost.latency) * this.#cost.bandwidth) / this.#size.castBytes);
-      const share = Math.max(rows > 0 ? arriving / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
+      const arrivingRows = Math.max(
+        0,
+        ((computeSeconds - this.#cost.latency) * this.#cost.bandwidth) / this.#size.castBytes,
+      );
+      const share = Math.max(rows > 0 ? arrivingRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
-      meanwhile = this.#kernels.attention(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
+      computeSeconds = this.#kernels.attention(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
     }
     return [...cuts, 1];
   }
@@ -109,9 +118,9 @@ class StageCutter {
   /** The own rows hide the first transfer and the last reduction: divided as these take. */
   #ownCut(rows: number, cuts: readonly number[]): number {
     const { latency, bandwidth } = this.#cost;
-    const seconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);
-    const first = seconds(rows * cuts[1]! * this.#size.castBytes);
-    const last = seconds(rows * (1 - cuts.at(-2)!) * this.#size.reduceBytes);
-    return first + last > 0 ? first / (first + last) : 1;
+    const transferSeconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);
+    const firstCast = transferSeconds(rows * cuts[1]! * this.#size.castBytes);
+    const lastReduction = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.reduceBytes);
+    return firstCast + lastReduction > 0 ? firstCast / (firstCast + lastReduction) : 1;
   }
 }

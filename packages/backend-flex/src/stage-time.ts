@@ -198,8 +198,8 @@ class StageSplitter {
   #flows = 0;
   /** By rank: the peer whose rows come next, how many of these and of all rows are in earlier stages. */
   readonly #peer: Int32Array;
-  readonly #ofPeer: Float64Array;
-  readonly #before: Float64Array;
+  readonly #peerRowsTaken: Float64Array;
+  readonly #rowsTaken: Float64Array;
 
   constructor(peers: PeerColumns, stages: number) {
     // A stage ends within the rows of one peer of each rank at most.
@@ -207,44 +207,44 @@ class StageSplitter {
     this.#peers = peers;
     [this.#from, this.#to, this.#rows] = [new Int32Array(flows), new Int32Array(flows), new Float64Array(flows)];
     this.#peer = peers.starts.slice();
-    [this.#ofPeer, this.#before] = [new Float64Array(peers.ranks), new Float64Array(peers.ranks)];
+    [this.#peerRowsTaken, this.#rowsTaken] = [new Float64Array(peers.ranks), new Float64Array(peers.ranks)];
   }
 
   /** The next stage: the rows of each rank before its `ends`. */
   next(ends: (rank: number) => number): StageRows {
     const { ranks } = this.#peers;
     const stage = new StageRows(ranks);
-    const first = this.#flows;
-    for (let rank = 0; rank < ranks; rank++) this.#take(stage, rank, ends(rank));
-    stage.from = this.#from.subarray(first, this.#flows);
-    stage.to = this.#to.subarray(first, this.#flows);
-    stage.rows = this.#rows.subarray(first, this.#flows);
+    const firstFlow = this.#flows;
+    for (let rank = 0; rank < ranks; rank++) this.#takeRows(stage, rank, ends(rank));
+    stage.from = this.#from.subarray(firstFlow, this.#flows);
+    stage.to = this.#to.subarray(firstFlow, this.#flows);
+    stage.rows = this.#rows.subarray(firstFlow, this.#flows);
     return stage;
   }
 
-  #take(stage: StageRows, rank: number, end: number): void {
+  #takeRows(stage: StageRows, rank: number, end: number): void {
     const { starts, owners, rows, ranges, pairs } = this.#peers;
-    const last = starts[rank + 1]!;
-    let [peer, ofPeer, before] = [this.#peer[rank]!, this.#ofPeer[rank]!, this.#before[rank]!];
-    while (before < end && peer < last) {
-      const ofAll = rows[peer]!;
-      const part = Math.min(ofAll - ofPeer, end - before);
-      if (part > 0) {
-        stage.count(owners[peer]!, rank, part, Math.max(1, Math.ceil((ranges[peer]! * part) / ofAll)));
-        stage.pairs[rank]! += (pairs[peer]! * part) / ofAll;
+    const lastPeer = starts[rank + 1]!;
+    let [peer, peerRowsTaken, rowsTaken] = [this.#peer[rank]!, this.#peerRowsTaken[rank]!, this.#rowsTaken[rank]!];
+    while (rowsTaken < end && peer < lastPeer) {
+      const peerRows = rows[peer]!;
+      const takenRows = Math.min(peerRows - peerRowsTaken, end - rowsTaken);
+      if (takenRows > 0) {
+        stage.count(owners[peer]!, rank, takenRows, Math.max(1, Math.ceil((ranges[peer]! * takenRows) / peerRows)));
+        stage.pairs[rank]! += (pairs[peer]! * takenRows) / peerRows;
         this.#from[this.#flows] = owners[peer]!;
         this.#to[this.#flows] = rank;
-        this.#rows[this.#flows++] = part;
+        this.#rows[this.#flows++] = takenRows;
       }
-      before += part;
-      ofPeer += part;
-      if (ofPeer < ofAll) continue;
+      rowsTaken += takenRows;
+      peerRowsTaken += takenRows;
+      if (peerRowsTaken < peerRows) continue;
       peer++;
-      ofPeer = 0;
+      peerRowsTaken = 0;
     }
     this.#peer[rank] = peer;
-    this.#ofPeer[rank] = ofPeer;
-    this.#before[rank] = before;
+    this.#peerRowsTaken[rank] = peerRowsTaken;
+    this.#rowsTaken[rank] = rowsTaken;
   }
 }
 
@@ -292,20 +292,20 @@ class PassSimulation {
   run(): number {
     const { degree, isSplit } = this.#schedule;
     const isBackward = this.#problem.size.reduceBytes > 0;
-    let arriving = degree === 0 ? this.#cast(0) : undefined;
-    let returning: { readonly stage: number; readonly done: Float64Array } | undefined;
+    let arrivalTimes = degree === 0 ? this.#cast(0) : undefined;
+    let returningStage: { readonly stage: number; readonly done: Float64Array } | undefined;
     const steps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
     for (let step = 0; step < steps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
-      const hasRemote = stage >= 0 && stage < Math.max(1, degree);
-      if (hasRemote) this.#waitFor(arriving!);
-      if (degree > 0 && stage + 1 < degree) arriving = this.#cast(stage + 1);
-      this.#attend(step, hasRemote ? stage : undefined);
+      const hasRemoteRows = stage >= 0 && stage < Math.max(1, degree);
+      if (hasRemoteRows) this.#waitForTransfer(arrivalTimes!);
+      if (degree > 0 && stage + 1 < degree) arrivalTimes = this.#cast(stage + 1);
+      this.#attend(step, hasRemoteRows ? stage : undefined);
       if (!isBackward) continue;
-      if (returning && hasRemote) returning = this.#addReturnedRows(returning);
-      if (hasRemote) returning = { stage, done: this.#reduce(stage) };
+      if (returningStage && hasRemoteRows) returningStage = this.#addReturnedRows(returningStage);
+      if (hasRemoteRows) returningStage = { stage, done: this.#reduce(stage) };
     }
-    if (returning) this.#addReturnedRows(returning);
+    if (returningStage) this.#addReturnedRows(returningStage);
     return this.#compute.reduce((most, seconds) => Math.max(most, seconds), 0);
   }
 
@@ -315,7 +315,7 @@ class PassSimulation {
     const { castBytes } = this.#problem.size;
     for (let rank = 0; rank < this.#host.length; rank++) {
       const operations = 2 * stage.packs[rank]!;
-      this.#run(rank, operations, this.#kernels.memory(operations, 2 * castBytes * stage.packed[rank]!));
+      this.#enqueue(rank, operations, this.#kernels.memory(operations, 2 * castBytes * stage.packed[rank]!));
     }
     return this.#transfer(stage, stage.from, stage.to, castBytes);
   }
@@ -327,11 +327,11 @@ class PassSimulation {
 
   /** The owner waits for gradients and adds them. */
   #addReturnedRows({ stage, done }: { readonly stage: number; readonly done: Float64Array }): undefined {
-    this.#waitFor(done);
+    this.#waitForTransfer(done);
     const { sums, sent } = this.#stages[stage]!;
     const bytes = 3 * this.#problem.size.reduceBytes;
     for (let rank = 0; rank < done.length; rank++) {
-      this.#run(rank, 2 * sums[rank]!, this.#kernels.memory(2 * sums[rank]!, bytes * sent[rank]!));
+      this.#enqueue(rank, 2 * sums[rank]!, this.#kernels.memory(2 * sums[rank]!, bytes * sent[rank]!));
     }
     return undefined;
   }
@@ -341,17 +341,18 @@ class PassSimulation {
     const { loads, size } = this.#problem;
     for (const [rank, load] of loads.entries()) {
       const received = stage === undefined ? 0 : this.#stages[stage]!.received[rank]!;
-      const own = step === 0 ? (isSplit ? ownCuts[rank]! : 1) : stage === undefined ? 1 - ownCuts[rank]! : 0;
-      const pairs = load.ownPairs * own + (stage === undefined ? 0 : this.#stages[stage]!.pairs[rank]!);
-      const copied = degree === 0 ? 2 * size.castBytes * received + 3 * size.reduceBytes * received : 0;
-      const cleared = received * size.reduceBytes;
+      const ownShare = step === 0 ? (isSplit ? ownCuts[rank]! : 1) : stage === undefined ? 1 - ownCuts[rank]! : 0;
+      const pairs = load.ownPairs * ownShare + (stage === undefined ? 0 : this.#stages[stage]!.pairs[rank]!);
+      const copiedBytes = degree === 0 ? 2 * size.castBytes * received + 3 * size.reduceBytes * received : 0;
+      const clearedBytes = received * size.reduceBytes;
       const operations = (received > 0 && size.reduceBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
-      const seconds = this.#kernels.attention(pairs, load.queries) + this.#kernels.memory(operations, copied + cleared);
-      this.#run(rank, operations + (pairs > 0 ? 1 : 0), seconds);
+      const seconds =
+        this.#kernels.attention(pairs, load.queries) + this.#kernels.memory(operations, copiedBytes + clearedBytes);
+      this.#enqueue(rank, operations + (pairs > 0 ? 1 : 0), seconds);
     }
   }
 
-  #waitFor(done: Float64Array): void {
+  #waitForTransfer(done: Float64Array): void {
     for (let rank = 0; rank < done.length; rank++) {
       this.#host[rank]! += this.#problem.cost.enqueue;
       this.#compute[rank] = Math.max(this.#compute[rank]!, this.#host[rank]!, done[rank]!);
@@ -359,22 +360,25 @@ class PassSimulation {
   }
 
   /** Enqueues kernels of so many seconds altogether. */
-  #run(rank: number, operations: number, seconds: number): void {
-    const before = this.#host[rank]!;
-    const after = before + operations * this.#problem.cost.enqueue;
-    this.#host[rank] = after;
-    const each = operations > 0 ? seconds / operations : 0;
-    const first = before + (operations > 0 ? this.#problem.cost.enqueue : 0);
-    this.#compute[rank] = Math.max(Math.max(this.#compute[rank]!, first) + seconds, after + each);
+  #enqueue(rank: number, operations: number, seconds: number): void {
+    const hostBefore = this.#host[rank]!;
+    const hostAfter = hostBefore + operations * this.#problem.cost.enqueue;
+    this.#host[rank] = hostAfter;
+    const secondsPerOperation = operations > 0 ? seconds / operations : 0;
+    const firstEnqueued = hostBefore + (operations > 0 ? this.#problem.cost.enqueue : 0);
+    this.#compute[rank] = Math.max(
+      Math.max(this.#compute[rank]!, firstEnqueued) + seconds,
+      hostAfter + secondsPerOperation,
+    );
   }
 
   /** A transfer begins where both sides have their turn, and shares their ports. */
   // oxlint-disable-next-line max-params -- rows, which way, and the size of one
   #transfer(stage: StageRows, from: Int32Array, to: Int32Array, bytes: number): Float64Array {
     const { hosts, cost } = this.#problem;
-    const forth = from === stage.from;
-    const [out, into] = forth ? [stage.sent, stage.received] : [stage.received, stage.sent];
-    const [targets, sources] = forth ? [stage.targets, stage.sources] : [stage.sources, stage.targets];
+    const isForward = from === stage.from;
+    const [outgoingRows, incomingRows] = isForward ? [stage.sent, stage.received] : [stage.received, stage.sent];
+    const [targets, sources] = isForward ? [stage.targets, stage.sources] : [stage.sources, stage.targets];
     const ranks = this.#host.length;
     const begin = new Float64Array(ranks);
     for (let rank = 0; rank < ranks; rank++) {
@@ -392,8 +396,8 @@ class PassSimulation {
         Math.max(begin[sender]!, begin[receiver]!) +
         row *
           Math.max(
-            Math.min(out[sender]!, targets[sender]! * rows),
-            Math.min(into[receiver]!, sources[receiver]! * rows),
+            Math.min(outgoingRows[sender]!, targets[sender]! * rows),
+            Math.min(incomingRows[receiver]!, sources[receiver]! * rows),
           );
       if (end > done[sender]!) done[sender] = end;
       if (end > done[receiver]!) done[receiver] = end;

@@ -34,35 +34,35 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
   const { group, member, plan, cast } = pass;
   const { rank, device } = group;
   using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
-  const like = [kv.k, kv.v];
-  const own: Chunk = { tensors: like, wire: [] };
-  const sent = plan.stages > 0 ? rowMatrices(buffers.contiguous(like), buffers) : [];
-  let arriving: { readonly chunk: Chunk; readonly work: Work } | undefined;
+  const kvTensors = [kv.k, kv.v];
+  const own: Chunk = { tensors: kvTensors, wire: [] };
+  const sent = plan.stages > 0 ? rowMatrices(buffers.contiguous(kvTensors), buffers) : [];
+  let pendingCast: { readonly chunk: Chunk; readonly work: Work } | undefined;
   const post = (step: number): void => {
     const stage = plan.steps[step]?.stage;
     if (stage === undefined) return;
-    const chunk = buffers.slot(slotName(stage), like, plan.receivedRows(stage, rank, member));
+    const chunk = buffers.slot(slotName(stage), kvTensors, plan.receivedRows(stage, rank, member));
     const options = { ...cast, label: stageLabel(pass, stage, "keys") };
     const work = group.groupCast(rowMatrices(chunk, buffers), sent, plan.castPlan(stage, member), options); // send
-    arriving = { chunk, work };
+    pendingCast = { chunk, work };
   };
-  const takeArrived = (): Chunk | undefined => {
-    const arrived = arriving;
-    arriving = undefined;
-    arrived?.work.wait(); // wait
-    return arrived?.chunk;
+  const waitForChunk = (): Chunk | undefined => {
+    const completedCast = pendingCast;
+    pendingCast = undefined;
+    completedCast?.work.wait(); // wait
+    return completedCast?.chunk;
   };
   try {
     post(0);
-    for (const [step, { own: part }] of plan.steps.entries()) {
-      const remote = takeArrived();
+    for (const [step, { own: ownPart }] of plan.steps.entries()) {
+      const remoteChunk = waitForChunk();
       post(step + 1);
-      const rows = part === undefined ? undefined : ownRows(pass, own, part, buffers);
-      const { tensors } = rows && remote ? concatenateChunks(rows, remote, buffers) : (rows ?? remote)!;
+      const rows = ownPart === undefined ? undefined : ownRows(pass, own, ownPart, buffers);
+      const { tensors } = rows && remoteChunk ? concatenateChunks(rows, remoteChunk, buffers) : (rows ?? remoteChunk)!;
       yield { step, k: tensors[0]!, v: tensors[1]! }; // compute
     }
   } finally {
-    takeArrived();
+    waitForChunk();
   }
 }
 
@@ -84,12 +84,12 @@ export function* gradientStages(
   const { kernels } = device;
   using buffers = new ChunkBuffers({ device, order: "sbhd", slotRows: plan.maxReceivedRows(rank, member) });
   const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
-  const zeroed = (chunk: Chunk): Chunk => {
+  const fillZeros = (chunk: Chunk): Chunk => {
     for (const sum of chunk.tensors) kernels.fill(sum, 0);
     return chunk;
   };
   // What others contribute: the owner's own sums must not be written by a kernel and a collective at once.
-  const returned = plan.stages > 0 ? zeroed(buffers.empty(own.tensors, grads.dk.shape[2]!)) : undefined;
+  const returnedSums = plan.stages > 0 ? fillZeros(buffers.empty(own.tensors, grads.dk.shape[2]!)) : undefined;
   let work: Work | undefined;
   const wait = (): void => {
     work?.wait();
@@ -98,33 +98,33 @@ export function* gradientStages(
   try {
     // To take the next of `steps` swaps k and v: see stages.
     for (const { step, k, v } of steps) {
-      const { own: part, stage } = plan.steps[step]!;
-      const rows = part === undefined ? undefined : ownRows(pass, own, part, buffers);
-      const remote =
+      const { own: ownPart, stage } = plan.steps[step]!;
+      const rows = ownPart === undefined ? undefined : ownRows(pass, own, ownPart, buffers);
+      const remoteSums =
         stage === undefined
           ? undefined
-          : zeroed(buffers.slot(slotName(stage), own.tensors, plan.receivedRows(stage, rank, member)));
-      const both = rows && remote ? zeroed(buffers.empty(own.tensors, k.shape[2]!)) : undefined;
-      const { tensors } = (both ?? rows ?? remote)!;
+          : fillZeros(buffers.slot(slotName(stage), own.tensors, plan.receivedRows(stage, rank, member)));
+      const combinedSums = rows && remoteSums ? fillZeros(buffers.empty(own.tensors, k.shape[2]!)) : undefined;
+      const { tensors } = (combinedSums ?? rows ?? remoteSums)!;
       yield { step, k, v, dk: tensors[0]!, dv: tensors[1]! }; // compute
-      if (both) splitChunks(both, { rows: rows!, remote: remote!, buffers });
+      if (combinedSums) splitChunks(combinedSums, { rows: rows!, remote: remoteSums!, buffers });
       wait();
-      if (!remote) continue;
+      if (!remoteSums) continue;
       const label = stageLabel(pass, stage!, "gradients");
-      const [sums, parts] = [returned!, remote].map((chunk) => rowMatrices(chunk, buffers));
-      work = group.groupReduce(sums!, parts!, plan.castPlan(stage!, member), { label }); // send
+      const [sums, contributions] = [returnedSums!, remoteSums].map((chunk) => rowMatrices(chunk, buffers));
+      work = group.groupReduce(sums!, contributions!, plan.castPlan(stage!, member), { label }); // send
     }
   } finally {
     wait();
   }
-  returned?.tensors.forEach((sum, i) => kernels.binary("add", own.tensors[i]!, own.tensors[i]!, sum));
+  returnedSums?.tensors.forEach((sum, i) => kernels.binary("add", own.tensors[i]!, own.tensors[i]!, sum));
 }
 
 /** Chunks as casts move them: [S,B·H·D], of which any rows are dense. */
 function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
   return wire.map((x) => {
-    const [rows, ...rest] = x.shape as [number, ...number[]];
-    const width = rest.reduce((size, length) => size * length, 1);
+    const [rows, ...innerShape] = x.shape as [number, ...number[]];
+    const width = innerShape.reduce((size, length) => size * length, 1);
     return buffers.takeOwnership(x.view({ shape: [rows, width], strides: [width, 1] }));
   });
 }
@@ -144,28 +144,28 @@ function ownRows({ group, member, plan }: PassContext, own: Chunk, part: 0 | 1, 
 
 /** Own rows, then those that have arrived, in memory of their own. */
 function concatenateChunks(rows: Chunk, remote: Chunk, buffers: ChunkBuffers): Chunk {
-  const [first, rest] = [rows.tensors[0]!.shape[2]!, remote.tensors[0]!.shape[2]!];
-  const both = buffers.empty(rows.tensors, first + rest);
-  for (const [i, x] of both.tensors.entries()) {
-    copyRows(rowsOf(x, 0, first), rows.tensors[i]!);
-    copyRows(rowsOf(x, first, first + rest), remote.tensors[i]!);
+  const [ownCount, remoteCount] = [rows.tensors[0]!.shape[2]!, remote.tensors[0]!.shape[2]!];
+  const combined = buffers.empty(rows.tensors, ownCount + remoteCount);
+  for (const [i, x] of combined.tensors.entries()) {
+    copyRows(rowsOf(x, 0, ownCount), rows.tensors[i]!);
+    copyRows(rowsOf(x, ownCount, ownCount + remoteCount), remote.tensors[i]!);
   }
-  return both;
+  return combined;
 }
 
 /** The sums of both, added to those of the own rows, and copied to those of the others. */
 function splitChunks(
-  both: Chunk,
+  combined: Chunk,
   { rows, remote, buffers }: { readonly rows: Chunk; readonly remote: Chunk; readonly buffers: ChunkBuffers },
 ): void {
-  for (const [i, x] of both.tensors.entries()) {
-    const [to, first] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
-    using own = rowsOf(x, 0, first);
-    if (first > 0) x.device.kernels.binary("add", to, to, own);
-    using rest = rowsOf(x, first, x.shape[2]!);
-    if (rest.shape[2]! > 0) x.device.kernels.copy(remote.tensors[i]!, rest);
+  for (const [i, x] of combined.tensors.entries()) {
+    const [to, ownCount] = [rows.tensors[i]!, rows.tensors[i]!.shape[2]!];
+    using ownView = rowsOf(x, 0, ownCount);
+    if (ownCount > 0) x.device.kernels.binary("add", to, to, ownView);
+    using remoteView = rowsOf(x, ownCount, x.shape[2]!);
+    if (remoteView.shape[2]! > 0) x.device.kernels.copy(remote.tensors[i]!, remoteView);
   }
-  buffers.release(both);
+  buffers.release(combined);
 }
 
 function copyRows(to: Tensor, from: Tensor): void {

@@ -87,12 +87,15 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };
   const keyWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
   const kv = keyWidths.map((width) => width * dtypeBytes[dtype]);
-  const sums = keyWidths.map((width) => width * dtypeBytes.float32);
-  const plansOf = (pass: PassPlan) => Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
+  const gradientWidths = keyWidths.map((width) => width * dtypeBytes.float32);
+  const stagePlans = (pass: PassPlan) =>
+    Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
-  const casts = (pass: PassPlan): ChunkFlow[] => plansOf(pass).map((each) => castFlow(each, group, kv));
+  const casts = (pass: PassPlan): ChunkFlow[] => stagePlans(pass).map((each) => castFlow(each, group, kv));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
-  const gradients = plansOf(backward).map((each) => reverseFlow(castFlow(each, { rank, size: ranks }, kv), sums));
+  const gradients = stagePlans(backward).map((each) =>
+    reverseFlow(castFlow(each, { rank, size: ranks }, kv), gradientWidths),
+  );
   const statistic = batch * numHeads * dtypeBytes.float32;
   const [q, dOut] = [headDim, valueHeadDim].map((width) => batch * numHeads * width * dtypeBytes[dtype]) as [
     number,
@@ -120,10 +123,10 @@ function castFlow(plan: GroupCastPlan, group: CastMember, bytesPerRow: readonly 
 function queryFlows(
   { exchange }: PassPlan,
   group: CastMember,
-  { there, back }: Readonly<Record<"there" | "back", readonly number[]>>,
+  { there: sentWidths, back: returnedWidths }: Readonly<Record<"there" | "back", readonly number[]>>,
 ): ChunkFlow[] {
   if (!exchange) return [];
   const { rank, size } = group;
-  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, there), back);
-  return [castFlow(exchange.queryCast, group, there), results];
+  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentWidths), returnedWidths);
+  return [castFlow(exchange.queryCast, group, sentWidths), results];
 }

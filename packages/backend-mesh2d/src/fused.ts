@@ -31,13 +31,13 @@ export class FusedExecutor implements PassExecutor {
   readonly #pass: Pass;
   // The queries stay for all tiles; their rows are given back before the sums over them leave.
   readonly #inputs: ChunkBuffers;
-  readonly #results: ChunkBuffers;
+  readonly #resultBuffers: ChunkBuffers;
   #queries: GatheredOperand | undefined;
 
   constructor(pass: Pass) {
     this.#pass = pass;
     this.#inputs = createBuffers(pass);
-    this.#results = createBuffers(pass);
+    this.#resultBuffers = createBuffers(pass);
   }
 
   add(tile: Tile): void {
@@ -61,53 +61,54 @@ export class FusedExecutor implements PassExecutor {
   #compute(tile: Tile, results: ChunkBuffers): Record<"queries" | "keys", GatheredOperand> {
     using inputs = createBuffers(this.#pass);
     const transfers: Transfer[] = [];
-    const queries = (this.#queries ??= this.#gather(this.#pass.queries, {
+    const queries = (this.#queries ??= this.#gatherOperand(this.#pass.queries, {
       inputs: this.#inputs,
-      results: this.#results,
+      results: this.#resultBuffers,
       transfers,
     }));
-    const keys = this.#gather(tile.keys, { inputs, results, transfers });
+    const keys = this.#gatherOperand(tile.keys, { inputs, results, transfers });
     sendRecv(this.#pass, transfers);
     if (keys.ranks.length > 0) tile.compute(queries, keys);
     return { queries, keys };
   }
 
   /** Posts nothing yet. Chunks lie in the order of ranks, so that neighbouring stretches become one. */
-  #gather(
+  #gatherOperand(
     { peers, inputs, sums, clear }: Operand,
     { inputs: memory, results, transfers }: GatherBuffers,
   ): GatheredOperand {
-    const self = this.#pass.group.rank;
+    const ownRank = this.#pass.group.rank;
     const destinations = peers.destinations.filter((rank) => rank !== undefined);
     const ranks = peers.sources.filter((rank) => rank !== undefined).toSorted((a, b) => a - b);
-    const sendOwn = (own: Chunk): void => void transfers.push(...destinations.flatMap((to) => sendTransfers(own, to)));
-    if (ranks.every((rank) => rank === self)) {
-      const own = destinations.length > 0 ? memory.contiguous(inputs) : { tensors: inputs, wire: [] };
-      sendOwn(own);
-      return { ranks, inputs: own.tensors, sums, sumsByRank: new Map() };
+    const pushOwnTransfers = (ownChunk: Chunk): void =>
+      void transfers.push(...destinations.flatMap((to) => sendTransfers(ownChunk, to)));
+    if (ranks.every((rank) => rank === ownRank)) {
+      const ownChunk = destinations.length > 0 ? memory.contiguous(inputs) : { tensors: inputs, wire: [] };
+      pushOwnTransfers(ownChunk);
+      return { ranks, inputs: ownChunk.tensors, sums, sumsByRank: new Map() };
     }
     const total = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
-    const all = memory.empty(inputs, total);
-    const chunks = sliceByRank(memory, all, { ranks, peers });
-    const place = chunks.get(self);
-    const own = destinations.length > 0 && !place ? memory.contiguous(inputs) : place;
-    if (place) memory.copy(inputs, place);
-    for (const [rank, chunk] of chunks) if (rank !== self) transfers.push(...recvTransfers(chunk, rank));
-    if (own) sendOwn(own);
-    const allSums = results.empty(sums, total);
-    clear(allSums.tensors);
-    const sumsByRank = sliceByRank(results, allSums, { ranks, peers });
-    return { ranks, inputs: all.tensors, sums: allSums.tensors, sumsByRank };
+    const gatheredInputs = memory.empty(inputs, total);
+    const chunks = sliceByRank(memory, gatheredInputs, { ranks, peers });
+    const ownSlice = chunks.get(ownRank);
+    const own = destinations.length > 0 && !ownSlice ? memory.contiguous(inputs) : ownSlice;
+    if (ownSlice) memory.copy(inputs, ownSlice);
+    for (const [rank, chunk] of chunks) if (rank !== ownRank) transfers.push(...recvTransfers(chunk, rank));
+    if (own) pushOwnTransfers(own);
+    const gatheredSums = results.empty(sums, total);
+    clear(gatheredSums.tensors);
+    const sumsByRank = sliceByRank(results, gatheredSums, { ranks, peers });
+    return { ranks, inputs: gatheredInputs.tensors, sums: gatheredSums.tensors, sumsByRank };
   }
 
   #accumulateOwn({ sums, accumulate }: Operand, { sumsByRank }: GatheredOperand): void {
-    const own = sumsByRank.get(this.#pass.group.rank);
-    if (own) accumulate(sums, own.tensors);
+    const ownSums = sumsByRank.get(this.#pass.group.rank);
+    if (ownSums) accumulate(sums, ownSums.tensors);
   }
 
   [Symbol.dispose](): void {
     this.#inputs[Symbol.dispose]();
-    this.#results[Symbol.dispose]();
+    this.#resultBuffers[Symbol.dispose]();
   }
 }
 
@@ -118,15 +119,15 @@ function createBuffers({ group: { device } }: Pass): ChunkBuffers {
 /** The chunks of several ranks within one that holds them all. */
 function sliceByRank(
   buffers: ChunkBuffers,
-  all: Chunk,
+  gatheredChunk: Chunk,
   { ranks, peers }: { readonly ranks: readonly number[]; readonly peers: TilePeers },
 ): Map<number, Chunk> {
-  let first = 0;
+  let firstRow = 0;
   return new Map(
     ranks.map((rank) => {
       const count = peers.rows(rank);
-      const share = buffers.narrow(all, first, count);
-      first += count;
+      const share = buffers.narrow(gatheredChunk, firstRow, count);
+      firstRow += count;
       return [rank, share];
     }),
   );

@@ -155,13 +155,13 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     blockwise,
 
     attend(ctx, call, state, kv) {
-      using whole = blockwise([kv.from]);
-      whole.attend(ctx, call, state, kv);
+      using blockwiseAttention = blockwise([kv.from]);
+      blockwiseAttention.attend(ctx, call, state, kv);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using whole = blockwise([kv.from]);
-      whole.attendBackward(ctx, call, grads, kv);
+      using blockwiseAttention = blockwise([kv.from]);
+      blockwiseAttention.attendBackward(ctx, call, grads, kv);
     },
   };
 
@@ -191,11 +191,11 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
 
     function createContext(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
       const { size, rank } = ctx.mesh.group(axis);
-      const grouped = call.q.shape[1]! / k.shape[1]!;
-      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, grouped, from.length);
-      const getTile = (place: Coordinate) =>
+      const queriesPerKvHead = call.q.shape[1]! / k.shape[1]!;
+      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, queriesPerKvHead, from.length);
+      const getTile = (coordinate: Coordinate) =>
         tiles
-          .getOrCreate(call, place, () => new TileCache(dependencyTable({ axis, size }, call, place)))
+          .getOrCreate(call, coordinate, () => new TileCache(dependencyTable({ axis, size }, call, coordinate)))
           .get(grid, rank);
       return { ctx, axis, inner, label, grid, tiles: from.map(getTile) };
     }
@@ -230,7 +230,7 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
   readonly #from: readonly Coordinate[];
   readonly #createExecutor: (pass: Pass, tile: Tile) => PassExecutor;
   #executor: PassExecutor | undefined;
-  #next = 0;
+  #nextBlock = 0;
 
   /** `begin` chooses the schedule when the first tile is there. */
   constructor(pass: TiledPass<Kv>, from: readonly Coordinate[], begin: (pass: Pass, tile: Tile) => PassExecutor) {
@@ -240,8 +240,8 @@ class IncrementalPass<Kv extends KvShard> implements Disposable {
   }
 
   add(kv: Kv): void {
-    this.#checkCoordinate(kv.from, this.#from[this.#next]);
-    const tile = this.#pass.tile(this.#next++, kv);
+    this.#checkCoordinate(kv.from, this.#from[this.#nextBlock]);
+    const tile = this.#pass.tile(this.#nextBlock++, kv);
     this.#executor ??= this.#createExecutor(this.#pass, tile);
     this.#executor.add(tile);
   }

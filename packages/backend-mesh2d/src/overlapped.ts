@@ -30,18 +30,18 @@ export class OverlappedExecutor implements PassExecutor {
     const queries = this.#queries;
     const keys = new TileAxis(tile.keys, buffers);
     for (const step of this.#getSchedule(tile).steps) {
-      if (step.kind === "batch") this.#post(step.moves, tile, keys);
+      if (step.kind === "batch") this.#postMoves(step.moves, tile, keys);
       else {
         this.#computeBlock(step.x, step.y, tile, keys);
-        if (tile.last) queries.blockDone(step.x, tile.keys.peers);
-        keys.blockDone(step.y, this.#pass.queries.peers);
+        if (tile.last) queries.completeBlock(step.x, tile.keys.peers);
+        keys.completeBlock(step.y, this.#pass.queries.peers);
       }
     }
     batches.wait();
   }
 
   /** Queries are received with the first tile, and their sums are sent with the last. */
-  #post(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
+  #postMoves(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
     const arrivals: (() => void)[] = [];
     for (const { kind, offset } of moves) {
@@ -84,7 +84,7 @@ class BatchQueue implements Disposable {
   readonly #group: ProcessGroup;
   readonly #label: string;
   readonly #postedBatches: Batch[] = [];
-  #waitedBatches = 0;
+  #numWaitedBatches = 0;
 
   constructor(group: ProcessGroup, label: string) {
     this.#group = group;
@@ -99,16 +99,17 @@ class BatchQueue implements Disposable {
 
   /** Orders later compute after batch `number` and all earlier ones; by default after all posted so far. */
   wait(number: number = this.#postedBatches.length): void {
-    while (this.#waitedBatches < number) {
-      const { work, arrivals } = this.#postedBatches[this.#waitedBatches++]!;
+    while (this.#numWaitedBatches < number) {
+      const { work, arrivals } = this.#postedBatches[this.#numWaitedBatches++]!;
       work?.wait();
-      for (const arrived of arrivals) arrived();
+      for (const onArrival of arrivals) onArrival();
     }
   }
 
   /** Waits for all batches in flight, also after an error. */
   [Symbol.dispose](): void {
-    while (this.#waitedBatches < this.#postedBatches.length) this.#postedBatches[this.#waitedBatches++]!.work?.wait();
+    while (this.#numWaitedBatches < this.#postedBatches.length)
+      this.#postedBatches[this.#numWaitedBatches++]!.work?.wait();
   }
 }
 
@@ -117,21 +118,21 @@ class TileAxis {
   readonly #operand: Operand;
   readonly #buffers: ChunkBuffers;
   /** This rank's rows as others get them. */
-  readonly #own: Chunk | undefined;
+  readonly #ownChunk: Chunk | undefined;
   // By offset.
   readonly #inputs: (Chunk | undefined)[] = [];
   readonly #sums: (Chunk | undefined)[] = [];
   readonly #chunks: (OperandChunks | undefined)[] = [];
   /** The batches that receive chunks. */
-  readonly #batches: number[] = [];
+  readonly #batchByOffset: number[] = [];
   /** Blocks processed so far, computed or skipped. */
-  readonly #completedBlocks: number[] = [];
+  readonly #numCompletedBlocks: number[] = [];
 
   constructor(operand: Operand, buffers: ChunkBuffers) {
     this.#operand = operand;
     this.#buffers = buffers;
     const isSent = operand.peers.destinations.some((rank) => rank !== undefined);
-    this.#own = isSent ? buffers.contiguous(operand.inputs) : undefined;
+    this.#ownChunk = isSent ? buffers.contiguous(operand.inputs) : undefined;
   }
 
   /** Adds to a batch: receives the chunk at an offset, and sends the local chunk to the rank that has it at that offset. */
@@ -139,7 +140,7 @@ class TileAxis {
     const { peers, inputs } = this.#operand;
     const from = peers.sources[offset];
     const to = peers.destinations[offset];
-    if (to !== undefined) batch.push(...sendTransfers(this.#own!, to));
+    if (to !== undefined) batch.push(...sendTransfers(this.#ownChunk!, to));
     if (from === undefined) return;
     const chunk = this.#buffers.empty(inputs, peers.rows(from));
     this.#inputs[offset] = chunk;
@@ -148,7 +149,7 @@ class TileAxis {
 
   /** Sets the batch that receives the chunk at an offset. */
   setBatch(offset: number, batch: number): void {
-    this.#batches[offset] = batch;
+    this.#batchByOffset[offset] = batch;
   }
 
   /**
@@ -160,28 +161,28 @@ class TileAxis {
     const buffers = this.#buffers;
     const to = peers.sources[offset];
     const from = peers.destinations[offset];
-    const outgoing = to === undefined ? undefined : this.#sums[offset]!;
-    const incoming = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
-    if (outgoing) batch.push(...sendTransfers(outgoing, to!));
-    if (incoming) batch.push(...recvTransfers(incoming, from!));
+    const outgoingSums = to === undefined ? undefined : this.#sums[offset]!;
+    const incomingSums = from === undefined ? undefined : buffers.empty(sums, sums[0]!.shape[2]!);
+    if (outgoingSums) batch.push(...sendTransfers(outgoingSums, to!));
+    if (incomingSums) batch.push(...recvTransfers(incomingSums, from!));
     return () => {
-      if (incoming) accumulate(sums, incoming.tensors);
-      if (outgoing) buffers.release(outgoing);
-      if (incoming) buffers.release(incoming);
+      if (incomingSums) accumulate(sums, incomingSums.tensors);
+      if (outgoingSums) buffers.release(outgoingSums);
+      if (incomingSums) buffers.release(incomingSums);
     };
   }
 
   /** Called after each block of the last tile; releases a chunk once it was combined with every chunk of the other dimension. */
-  blockDone(offset: number, { sources }: TilePeers): void {
-    const blocksDone = (this.#completedBlocks[offset] ?? 0) + 1;
-    this.#completedBlocks[offset] = blocksDone;
+  completeBlock(offset: number, { sources }: TilePeers): void {
+    const numCompleted = (this.#numCompletedBlocks[offset] ?? 0) + 1;
+    this.#numCompletedBlocks[offset] = numCompleted;
     const inputs = this.#inputs[offset];
-    if (blocksDone === sources.length && inputs) this.#buffers.release(inputs);
+    if (numCompleted === sources.length && inputs) this.#buffers.release(inputs);
   }
 
   /** The batch that receives the chunk at an offset; 0 if it is local. */
   batchAt(offset: number): number {
-    return this.#batches[offset] ?? 0;
+    return this.#batchByOffset[offset] ?? 0;
   }
 
   /** The rows at an offset and their sums, which are created on first use. */
@@ -194,9 +195,9 @@ class TileAxis {
     const { peers, inputs, sums, clear } = this.#operand;
     const source = peers.sources[offset]!;
     if (offset === 0) return { ranks: [source], inputs, sums };
-    const own = this.#buffers.empty(sums, peers.rows(source));
-    clear(own.tensors);
-    this.#sums[offset] = own;
-    return { ranks: [source], inputs: this.#inputs[offset]!.tensors, sums: own.tensors };
+    const ownSums = this.#buffers.empty(sums, peers.rows(source));
+    clear(ownSums.tensors);
+    this.#sums[offset] = ownSums;
+    return { ranks: [source], inputs: this.#inputs[offset]!.tensors, sums: ownSums.tensors };
   }
 }

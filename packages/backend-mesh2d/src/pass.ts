@@ -111,12 +111,12 @@ export function backwardPass(
   { dq: ownDq }: Pick<QkvGrads, "dq">,
 ): TiledPass<KvAndGrads> {
   const { ctx, inner } = context;
-  const summing = addTensors(ctx.device.kernels);
+  const sumOperations = addTensors(ctx.device.kernels);
   const { at, scale, mask, modifiers } = call;
   return createPass<KvAndGrads>(context, call, {
     backward: true,
-    queries: { ...summing, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
-    keys: ({ k, v, dk, dv }) => ({ ...summing, inputs: [k, v], sums: [dk, dv] }),
+    queries: { ...sumOperations, inputs: [call.q, call.dOut, call.lse, call.delta], sums: [ownDq] },
+    keys: ({ k, v, dk, dv }) => ({ ...sumOperations, inputs: [k, v], sums: [dk, dv] }),
     compute({ queries, keys }, { inputs: [q, dOut, lse, delta], sums: [dq] }, { inputs: [k, v], sums }, from) {
       const tile = { q: q!, at, scale, mask, modifiers, queries, keys, dOut: dOut!, lse: lse!, delta: delta! };
       inner.attendBackward(ctx, tile, { dq: dq!, dk: sums[0]!, dv: sums[1]! }, { k: k!, v: v!, from });
@@ -197,11 +197,15 @@ function meanRows({ mesh }: Context, { length, axes }: Layout): number {
 export function chunkLayouts(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);
-  const known: (Layout | undefined)[] = [];
+  const layoutsByRank: (Layout | undefined)[] = [];
   return (ranks) => {
-    const [only] = ranks;
+    const [firstRank] = ranks;
     if (ranks.length === 1) {
-      return (known[only!] ??= { length, axes, spans: memoizeLast((at) => layout.spans({ ...at, [axis]: only! })) });
+      return (layoutsByRank[firstRank!] ??= {
+        length,
+        axes,
+        spans: memoizeLast((at) => layout.spans({ ...at, [axis]: firstRank! })),
+      });
     }
     const spans = (at: Coordinate) => joinSpans(ranks.flatMap((rank) => layout.spans({ ...at, [axis]: rank })));
     return { length, axes, spans };
@@ -210,11 +214,11 @@ export function chunkLayouts(layout: Layout, axis: string): (ranks: readonly num
 
 /** What is found for a coordinate, kept until there is another. */
 function memoizeLast<T>(find: (at: Coordinate) => T): (at: Coordinate) => T {
-  let last: Coordinate | undefined;
-  let found: T;
+  let lastCoordinate: Coordinate | undefined;
+  let lastResult: T;
   return (at) => {
-    if (at !== last) found = find((last = at));
-    return found;
+    if (at !== lastCoordinate) lastResult = find((lastCoordinate = at));
+    return lastResult;
   };
 }
 

@@ -55,14 +55,14 @@ const maxOrders = 70;
  */
 export function greedySchedule(options: ScheduleOptions): Schedule {
   const { transfer, compute } = totalCosts(options);
-  const enough = Math.max(transfer, compute) * (1 + 1e-9);
-  let best: Timeline | undefined;
+  const optimalTime = Math.max(transfer, compute) * (1 + 1e-9);
+  let bestTimeline: Timeline | undefined;
   for (const rule of candidateRules(options)) {
     const timeline = simulateSchedule(options, rule);
-    if (!best || timeline.makespan < best.makespan) best = timeline;
-    if (best.makespan <= enough) break;
+    if (!bestTimeline || timeline.makespan < bestTimeline.makespan) bestTimeline = timeline;
+    if (bestTimeline.makespan <= optimalTime) break;
   }
-  const { batches, blocks, makespan } = best!;
+  const { batches, blocks, makespan } = bestTimeline!;
   return { steps: interleaveSteps(batches, blocks, options), makespan, transfer, compute };
 }
 
@@ -73,38 +73,40 @@ function totalCosts({
   channels,
   costs,
 }: ScheduleOptions): Pick<Schedule, "transfer" | "compute"> {
-  const row = (queries - 1) * (costs.q + costs.out);
-  const column = (keys - 1) * (costs.kv + (backward ? costs.dkv : 0));
-  const transfer = channels === 1 ? row + column : Math.max(row, column);
+  const rowTime = (queries - 1) * (costs.q + costs.out);
+  const columnTime = (keys - 1) * (costs.kv + (backward ? costs.dkv : 0));
+  const transfer = channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
   return { transfer, compute: queries * keys * costs.block };
 }
 
 /** What to try, the first of equals to be taken. */
 function candidateRules({ queries, keys, channels }: ScheduleOptions): SchedulingRule[] {
-  const ways = channels === 1 ? (["single"] as const) : (["paired", "filled", "single"] as const);
-  const rules = ways.flatMap((batches) =>
+  const batchModes = channels === 1 ? (["single"] as const) : (["paired", "filled", "single"] as const);
+  const baseRules = batchModes.flatMap((batches) =>
     rulePreferences.map((preference): SchedulingRule => ({ ...preference, batches })),
   );
-  const orders = countMerges(queries - 1, keys - 1) <= maxOrders ? arrivalOrders(queries - 1, keys - 1) : [];
-  const searched = rulePreferences
+  const mergeOrders = countMerges(queries - 1, keys - 1) <= maxOrders ? arrivalOrders(queries - 1, keys - 1) : [];
+  const searchedRules = rulePreferences
     .slice(0, 5)
-    .flatMap((preference) => orders.map((chunks): SchedulingRule => ({ ...preference, batches: "single", chunks })));
-  return [...rules, ...searched];
+    .flatMap((preference) =>
+      mergeOrders.map((chunks): SchedulingRule => ({ ...preference, batches: "single", chunks })),
+    );
+  return [...baseRules, ...searchedRules];
 }
 
 /** Ways to merge two sequences of these lengths. */
 function countMerges(a: number, b: number): number {
-  let ways = 1;
-  for (let i = 1; i <= Math.min(a, b); i++) ways = (ways * (a + b - i + 1)) / i;
-  return ways;
+  let numMerges = 1;
+  for (let i = 1; i <= Math.min(a, b); i++) numMerges = (numMerges * (a + b - i + 1)) / i;
+  return numMerges;
 }
 
 function arrivalOrders(q: number, kv: number): ("q" | "kv")[][] {
   if (q === 0 && kv === 0) return [[]];
-  const begin = (kind: "q" | "kv", rest: ("q" | "kv")[][]) => rest.map((order) => [kind, ...order]);
+  const prependKind = (kind: "q" | "kv", orders: ("q" | "kv")[][]) => orders.map((order) => [kind, ...order]);
   return [
-    ...(q > 0 ? begin("q", arrivalOrders(q - 1, kv)) : []),
-    ...(kv > 0 ? begin("kv", arrivalOrders(q, kv - 1)) : []),
+    ...(q > 0 ? prependKind("q", arrivalOrders(q - 1, kv)) : []),
+    ...(kv > 0 ? prependKind("kv", arrivalOrders(q, kv - 1)) : []),
   ];
 }
 
@@ -118,20 +120,21 @@ function interleaveSteps(
   { queries, keys }: ScheduleOptions,
 ): Step[] {
   const steps: Step[] = [];
-  const row = new Array<number>(queries).fill(0);
-  const column = new Array<number>(keys).fill(0);
-  let posted = 0;
+  const queriesPosted = new Array<number>(queries).fill(0);
+  const keysPosted = new Array<number>(keys).fill(0);
+  let numPosted = 0;
   const isComplete = ({ kind, offset }: ChunkTransfer) =>
-    (kind !== "out" || row[offset] === keys) && (kind !== "dkv" || column[offset] === queries);
-  const post = () => {
-    for (; posted < batches.length && batches[posted]!.moves.every(isComplete); posted++) steps.push(batches[posted]!);
+    (kind !== "out" || queriesPosted[offset] === keys) && (kind !== "dkv" || keysPosted[offset] === queries);
+  const postBatch = () => {
+    for (; numPosted < batches.length && batches[numPosted]!.moves.every(isComplete); numPosted++)
+      steps.push(batches[numPosted]!);
   };
-  post();
+  postBatch();
   for (const block of blocks) {
     steps.push(block);
-    row[block.x]!++;
-    column[block.y]!++;
-    post();
+    queriesPosted[block.x]!++;
+    keysPosted[block.y]!++;
+    postBatch();
   }
   return steps;
 }
@@ -173,16 +176,16 @@ export class ScheduleCache {
 
   #getOrCreate(options: ScheduleOptions): Schedule {
     const { queries, keys, backward, costs } = options;
-    const name = `${queries},${keys},${backward},${Object.values(costs).join()}`;
-    const schedule = this.#schedules.get(name) ?? greedySchedule(options);
-    this.#schedules.set(name, schedule);
+    const key = `${queries},${keys},${backward},${Object.values(costs).join()}`;
+    const schedule = this.#schedules.get(key) ?? greedySchedule(options);
+    this.#schedules.set(key, schedule);
     return schedule;
   }
 }
 
 /** Of one sequence: H·D numbers, or H, for each of the tensors. */
 function bytesPerRow(tensors: readonly Tensor[]): number {
-  const width = ({ shape: [, numHeads, , ...rest] }: Tensor) => rest.reduce((a, b) => a * b, numHeads!);
+  const width = ({ shape: [, numHeads, , ...innerShape] }: Tensor) => innerShape.reduce((a, b) => a * b, numHeads!);
   return tensors.reduce((sum, tensor) => sum + width(tensor) * dtypeBytes[tensor.dtype], 0);
 }
 
@@ -210,8 +213,8 @@ export interface ScheduleChoice {
 export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
   const loss = (n: number, m: number) => (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
   const { transfer, compute, makespan } = schedule;
-  const fused = transfer + compute * loss(queries.chunks * queries.rows, keys.chunks * keys.rows);
-  const hidden = makespan / Math.max(transfer, compute);
-  const overlapped = hidden * Math.max(transfer, compute * loss(queries.rows, keys.rows));
-  return fused <= overlapped ? "fused" : "overlapped";
+  const fusedTime = transfer + compute * loss(queries.chunks * queries.rows, keys.chunks * keys.rows);
+  const makespanRatio = makespan / Math.max(transfer, compute);
+  const overlappedTime = makespanRatio * Math.max(transfer, compute * loss(queries.rows, keys.rows));
+  return fusedTime <= overlappedTime ? "fused" : "overlapped";
 }

@@ -29,13 +29,13 @@ export function keyOwner({ rows, columns }: Grid, rank: number, y: number): numb
  * whole row until the last part. So none is wider than the one nearest to a square.
  */
 export function bestGrid(size: number, group: number, parts: number): Grid {
-  const sent = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
+  const relativeVolume = ({ rows, columns }: Grid) => 5 * (columns - 1) + (6 / group) * parts * (rows - 1);
   let columns = Math.ceil(Math.sqrt(size) - 1e-9);
   while (size % columns !== 0) columns++;
   let best: Grid = { rows: size / columns, columns };
   for (columns--; columns >= 1; columns--) {
     const grid = { rows: size / columns, columns };
-    if (size % columns === 0 && sent(grid) < sent(best)) best = grid;
+    if (size % columns === 0 && relativeVolume(grid) < relativeVolume(best)) best = grid;
   }
   return best;
 }
@@ -61,8 +61,10 @@ export interface TileDependencies extends Pick<DependencyTable, "needsCompute"> 
 export function createTile(grid: Grid, rank: number, dependencies: DependencyTable): TileDependencies {
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
-  const needsQueries = (who: number, of: number) => anyOffset(rows, (y) => needsCompute(of, keyOwner(grid, who, y)));
-  const needsKeys = (who: number, of: number) => anyOffset(columns, (x) => needsCompute(queryOwner(grid, who, x), of));
+  const needsQueries = (tileRank: number, of: number) =>
+    anyOffset(rows, (y) => needsCompute(of, keyOwner(grid, tileRank, y)));
+  const needsKeys = (tileRank: number, of: number) =>
+    anyOffset(columns, (x) => needsCompute(queryOwner(grid, tileRank, x), of));
   const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), isRequired: needsQueries });
   const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), isRequired: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
@@ -79,20 +81,20 @@ export class TileCache {
 
   get(grid: Grid, rank: number): TileDependencies {
     // Of one axis, a grid is known by its columns.
-    const number = rank * (grid.rows * grid.columns + 1) + grid.columns;
-    let tile = this.#tiles.get(number);
-    if (!tile) this.#tiles.set(number, (tile = createTile(grid, rank, this.#dependencies)));
+    const key = rank * (grid.rows * grid.columns + 1) + grid.columns;
+    let tile = this.#tiles.get(key);
+    if (!tile) this.#tiles.set(key, (tile = createTile(grid, rank, this.#dependencies)));
     return tile;
   }
 }
 
 /** The peers along one dimension for any of several tiles. */
 export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
-  const [first, ...others] = tiles;
-  if (others.length === 0) return first!;
+  const [first, ...otherTiles] = tiles;
+  if (otherTiles.length === 0) return first!;
   const any = (of: (peers: TilePeers) => TilePeers["sources"]) =>
     of(first!).map(
-      (rank, offset) => rank ?? others.map((peers) => of(peers)[offset]).find((other) => other !== undefined),
+      (rank, offset) => rank ?? otherTiles.map((peers) => of(peers)[offset]).find((peerRank) => peerRank !== undefined),
     );
   return {
     sources: any(({ sources }) => sources),

@@ -61,10 +61,10 @@ export interface Timeline {
 
 /** How long moves take that are made at once: one after the other on one channel, side by side on two. */
 export function batchTime(moves: readonly ChunkTransfer[], { costs, channels }: ScheduleOptions): number {
-  const along = (kinds: readonly ChunkTransfer["kind"][]) =>
+  const sumCosts = (kinds: readonly ChunkTransfer["kind"][]) =>
     moves.reduce((sum, { kind }) => (kinds.includes(kind) ? sum + costs[kind] : sum), 0);
-  const [row, column] = [along(rowKinds), along(columnKinds)];
-  return channels === 1 ? row + column : Math.max(row, column);
+  const [rowTime, columnTime] = [sumCosts(rowKinds), sumCosts(columnKinds)];
+  return channels === 1 ? rowTime + columnTime : Math.max(rowTime, columnTime);
 }
 
 /** The timeline of a tile when one batch and one block are under way at a time, and both are begun as soon as can be. */
@@ -73,34 +73,34 @@ export function simulateSchedule(options: ScheduleOptions, rule: SchedulingRule)
   const batches: Batch[] = [];
   const blocks: Block[] = [];
   let time = 0;
-  let batch: { readonly what: Batch; readonly end: number } | undefined;
-  let block: { readonly what: Block; readonly end: number } | undefined;
+  let batch: { readonly item: Batch; readonly end: number } | undefined;
+  let block: { readonly item: Block; readonly end: number } | undefined;
   for (;;) {
     if (!batch) {
       const moves = progress.takeBatch();
       if (moves.length > 0) {
-        const what = { kind: "batch", moves } as const;
-        batches.push(what);
-        batch = { what, end: time + batchTime(moves, options) };
+        const item = { kind: "batch", moves } as const;
+        batches.push(item);
+        batch = { item, end: time + batchTime(moves, options) };
       }
     }
     if (!block) {
-      const what = progress.takeBlock();
-      if (what) {
-        blocks.push(what);
-        block = { what, end: time + options.costs.block };
+      const item = progress.takeBlock();
+      if (item) {
+        blocks.push(item);
+        block = { item, end: time + options.costs.block };
       }
     }
     if (!batch && !block) return { batches, blocks, makespan: time };
     time = Math.min(batch?.end ?? Infinity, block?.end ?? Infinity);
     // Sums of many costs: what ends at the same time may differ in the last bit.
-    const now = time * (1 + 1e-12);
-    if (batch && batch.end <= now) {
-      for (const move of batch.what.moves) progress.complete(move);
+    const completionTime = time * (1 + 1e-12);
+    if (batch && batch.end <= completionTime) {
+      for (const move of batch.item.moves) progress.complete(move);
       batch = undefined;
     }
-    if (block && block.end <= now) {
-      progress.complete(block.what);
+    if (block && block.end <= completionTime) {
+      progress.complete(block.item);
       block = undefined;
     }
   }
@@ -127,10 +127,10 @@ class TileProgress {
   readonly #options: ScheduleOptions;
   readonly #rule: SchedulingRule;
   /** The offset of the next move of each kind. */
-  readonly #next: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
+  readonly #nextOffset: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
   /** Rows and columns that this rank holds, the local ones included. */
-  #rows = 1;
-  #columns = 1;
+  #heldRows = 1;
+  #heldColumns = 1;
   readonly #remainingBlocks: Block[];
   readonly #completedByRow: number[];
   readonly #completedByColumn: number[];
@@ -147,21 +147,21 @@ class TileProgress {
   takeBatch(): readonly ChunkTransfer[] {
     const { batches } = this.#rule;
     const kinds = batches === "single" ? [allKinds] : [rowKinds, columnKinds];
-    const lines = kinds.map((each): AxisBatch => ({ kinds: each, moves: [], cost: 0 }));
-    for (const line of lines) this.#tryAddTransfer(line, Infinity);
+    const axisBatches = kinds.map((each): AxisBatch => ({ kinds: each, moves: [], cost: 0 }));
+    for (const axisBatch of axisBatches) this.#tryAddTransfer(axisBatch, Infinity);
     // Beside a move along one dimension alone nothing is gained by waiting for a second.
-    if (batches === "filled" && lines.every(({ cost }) => cost > 0)) {
-      const costLimit = Math.max(...lines.map(({ cost }) => cost)) * (1 + 1e-9);
-      for (const line of lines) while (this.#tryAddTransfer(line, costLimit));
+    if (batches === "filled" && axisBatches.every(({ cost }) => cost > 0)) {
+      const costLimit = Math.max(...axisBatches.map(({ cost }) => cost)) * (1 + 1e-9);
+      for (const axisBatch of axisBatches) while (this.#tryAddTransfer(axisBatch, costLimit));
     }
-    return lines.flatMap(({ moves }) => moves);
+    return axisBatches.flatMap(({ moves }) => moves);
   }
 
-  #tryAddTransfer(line: AxisBatch, limit: number): boolean {
-    const kind = this.#selectKind(line.kinds);
-    if (kind === undefined || line.cost + this.#options.costs[kind] > limit) return false;
-    line.moves.push({ kind, offset: this.#next[kind]++ });
-    line.cost += this.#options.costs[kind];
+  #tryAddTransfer(axisBatch: AxisBatch, limit: number): boolean {
+    const kind = this.#selectKind(axisBatch.kinds);
+    if (kind === undefined || axisBatch.cost + this.#options.costs[kind] > limit) return false;
+    axisBatch.moves.push({ kind, offset: this.#nextOffset[kind]++ });
+    axisBatch.cost += this.#options.costs[kind];
     return true;
   }
 
@@ -169,20 +169,20 @@ class TileProgress {
   #selectKind(kinds: readonly ChunkTransfer["kind"][]): ChunkTransfer["kind"] | undefined {
     const sums = kinds.filter(isReduction);
     const chunks = kinds.filter((kind) => !isReduction(kind));
-    const [preferred, other] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
-    return this.#highestPriority(preferred) ?? this.#highestPriority(other);
+    const [preferredKinds, otherKinds] = this.#rule.first === "sums" ? [sums, chunks] : [chunks, sums];
+    return this.#highestPriority(preferredKinds) ?? this.#highestPriority(otherKinds);
   }
 
   #highestPriority(kinds: readonly ChunkTransfer["kind"][]): ChunkTransfer["kind"] | undefined {
-    let best: ChunkTransfer["kind"] | undefined;
-    let most = -Infinity;
+    let bestKind: ChunkTransfer["kind"] | undefined;
+    let maxPriority = -Infinity;
     for (const kind of kinds) {
-      const profit = this.#priority(kind);
-      if (profit === undefined || profit <= most) continue;
-      best = kind;
-      most = profit;
+      const priority = this.#priority(kind);
+      if (priority === undefined || priority <= maxPriority) continue;
+      bestKind = kind;
+      maxPriority = priority;
     }
-    return best;
+    return bestKind;
   }
 
   /**
@@ -191,36 +191,38 @@ class TileProgress {
    */
   #priority(kind: ChunkTransfer["kind"]): number | undefined {
     const { queries, keys, backward, costs } = this.#options;
-    const next = this.#next[kind];
+    const nextOffset = this.#nextOffset[kind];
     switch (kind) {
       case "out":
-        return next < queries && this.#completedByRow[next] === keys ? (queries - next) * costs.out : undefined;
+        return nextOffset < queries && this.#completedByRow[nextOffset] === keys
+          ? (queries - nextOffset) * costs.out
+          : undefined;
       case "dkv":
-        return backward && next < keys && this.#completedByColumn[next] === queries
-          ? (keys - next) * costs.dkv
+        return backward && nextOffset < keys && this.#completedByColumn[nextOffset] === queries
+          ? (keys - nextOffset) * costs.dkv
           : undefined;
       case "q":
-        return next < queries && this.#isRequiredNext(kind) ? this.#columns / costs.q : undefined;
+        return nextOffset < queries && this.#isRequiredNext(kind) ? this.#heldColumns / costs.q : undefined;
       default:
-        return next < keys && this.#isRequiredNext(kind) ? this.#rows / costs.kv : undefined;
+        return nextOffset < keys && this.#isRequiredNext(kind) ? this.#heldRows / costs.kv : undefined;
     }
   }
 
   /** Whether the order of chunks, if there is one, has this kind next. */
   #isRequiredNext(kind: "q" | "kv"): boolean {
     const { chunks } = this.#rule;
-    return chunks === undefined || chunks[this.#next.q + this.#next.kv - 2] === kind;
+    return chunks === undefined || chunks[this.#nextOffset.q + this.#nextOffset.kv - 2] === kind;
   }
 
   /** The block to begin now, if both of its chunks are here. */
   takeBlock(): Block | undefined {
-    const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#rows && y < this.#columns);
+    const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#heldRows && y < this.#heldColumns);
     return index < 0 ? undefined : this.#remainingBlocks.splice(index, 1)[0];
   }
 
   complete(completed: ChunkTransfer | Block): void {
-    if (completed.kind === "q") this.#rows++;
-    else if (completed.kind === "kv") this.#columns++;
+    if (completed.kind === "q") this.#heldRows++;
+    else if (completed.kind === "kv") this.#heldColumns++;
     else if (completed.kind === "block") {
       this.#completedByRow[completed.x]!++;
       this.#completedByColumn[completed.y]!++;
@@ -230,12 +232,12 @@ class TileProgress {
 
 /** All blocks in order of preference: those of the most distant ranks first, because their sums travel furthest; local ones last. */
 function sortBlocks({ queries, keys }: ScheduleOptions, rule: SchedulingRule): Block[] {
-  const late = (offset: number, length: number) => (offset + length - 1) % length;
-  const sorted = Array.from({ length: queries * keys }, (_, i) => {
+  const lateIndex = (offset: number, length: number) => (offset + length - 1) % length;
+  const sortedBlocks = Array.from({ length: queries * keys }, (_, i) => {
     const [x, y] = [Math.floor(i / keys), i % keys];
-    return { x, y, key: sortKey(rule, { u: late(x, queries) / queries, v: late(y, keys) / keys }) };
+    return { x, y, key: sortKey(rule, { u: lateIndex(x, queries) / queries, v: lateIndex(y, keys) / keys }) };
   }).toSorted((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1]);
-  return sorted.map(({ x, y }) => ({ kind: "block", x, y }));
+  return sortedBlocks.map(({ x, y }) => ({ kind: "block", x, y }));
 }
 
 function sortKey({ blocks }: SchedulingRule, { u, v }: { u: number; v: number }): readonly [number, number] {

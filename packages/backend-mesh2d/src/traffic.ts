@@ -68,29 +68,34 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
     ...sizes
   } = parseTrafficOptions(mesh2dTrafficOptions, options);
   const { numHeads, numKvHeads, headDim, valueHeadDim = headDim, dtype } = sizes;
-  const parts = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
-  if (parts.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };
-  const [size = 0] = parts.map((part) => axisLength("mesh2dTraffic", mesh, { axis, from: part }));
-  const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, numHeads / numKvHeads, parts.length);
+  const keyCoordinates = Array.isArray(from) ? (from as readonly Coordinate[]) : [from as Coordinate];
+  if (keyCoordinates.length === 0) return { forward: totalTraffic([]), backward: totalTraffic([]) };
+  const [size = 0] = keyCoordinates.map((coordinate) => axisLength("mesh2dTraffic", mesh, { axis, from: coordinate }));
+  const grid = shape
+    ? { rows: shape[0], columns: shape[1] }
+    : bestGrid(size, numHeads / numKvHeads, keyCoordinates.length);
   checkGrid("mesh2dTraffic", grid, size);
-  const tiles = parts.map((part) => createTile(grid, part[axis]!, dependencyTable({ axis, size }, call, part)));
+  const tiles = keyCoordinates.map((coordinate) =>
+    createTile(grid, coordinate[axis]!, dependencyTable({ axis, size }, call, coordinate)),
+  );
   const { rank } = tiles[0]!;
   const q = chunkFlow(unionOfPeers(tiles.map(({ queries }) => queries)), rank);
-  const kvs = tiles.map(({ keys }) => chunkFlow(keys, rank));
-  const bytes = (heads: number, width: number, stored: DType): number => batch * heads * width * dtypeBytes[stored];
-  const [row, valueRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
+  const keyFlows = tiles.map(({ keys }) => chunkFlow(keys, rank));
+  const bytes = (heads: number, width: number, storageDtype: DType): number =>
+    batch * heads * width * dtypeBytes[storageDtype];
+  const [queryRow, valueRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
   const [dq, out] = [bytes(numHeads, headDim, "float32"), bytes(numHeads, valueHeadDim, "float32")];
   const statistic = bytes(numHeads, 1, "float32");
   const keyRows = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, dtype));
   const keySums = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, "float32"));
-  const keysOut = kvs.map((kv) => ({ ...kv, bytesPerRow: keyRows }));
+  const keyTransfers = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyRows }));
   return {
-    forward: totalTraffic([{ ...q, bytesPerRow: [row] }, reverseFlow(q, [out, statistic]), ...keysOut]),
+    forward: totalTraffic([{ ...q, bytesPerRow: [queryRow] }, reverseFlow(q, [out, statistic]), ...keyTransfers]),
     backward: totalTraffic([
-      { ...q, bytesPerRow: [row, valueRow, statistic, statistic] },
+      { ...q, bytesPerRow: [queryRow, valueRow, statistic, statistic] },
       reverseFlow(q, [dq]),
-      ...keysOut,
-      ...kvs.map((kv) => reverseFlow(kv, keySums)),
+      ...keyTransfers,
+      ...keyFlows.map((kv) => reverseFlow(kv, keySums)),
     ]),
   };
 }

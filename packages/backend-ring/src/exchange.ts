@@ -84,15 +84,15 @@ export function gradientTransfers(
 
 /** Whether any other rank receives the chunk of `rank`. */
 export function isSent({ size, needsKv }: DependencyTable, rank: number): boolean {
-  for (let other = 0; other < size; other++) if (other !== rank && needsKv(other, rank)) return true;
+  for (let peer = 0; peer < size; peer++) if (peer !== rank && needsKv(peer, rank)) return true;
   return false;
 }
 
 /** Keys in the longest chunk that `rank` computes on, or owns. */
 export function maxChunkRows({ size, needsCompute, keyRows }: DependencyTable, rank: number): number {
-  let most = keyRows(rank);
+  let maxRows = keyRows(rank);
   for (let source = 0; source < size; source++) {
-    if (needsCompute(rank, source)) most = Math.max(most, keyRows(source));
+    if (needsCompute(rank, source)) maxRows = Math.max(maxRows, keyRows(source));
   }
-  return most;
+  return maxRows;
 }

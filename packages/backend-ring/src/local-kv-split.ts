@@ -25,7 +25,7 @@ export interface BackwardKeys {
 export const SPLIT_MULTIPLE = 256;
 
 /** The keys of backward by call and coordinate, each derived once. */
-export function backwardKeysCache(
+export function createBackwardKeysCache(
   axis: string,
   inner: AttentionBackend,
 ): (call: ShardedAttentionCall, from: Coordinate, dependencies: DependencyTable) => BackwardKeys {
@@ -33,8 +33,8 @@ export function backwardKeysCache(
   return (call, from, dependencies) =>
     cache.getOrCreate(call, from, () => {
       // An inner backend that communicates would do so once more.
-      const isDivided = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
-      const firstRows = isDivided ? balancedRowCount(call, from) : undefined;
+      const isKeySplit = inner.axes.length === 0 && hasLastStepTransfer(dependencies, from[axis]!);
+      const firstRows = isKeySplit ? balancedRowCount(call, from) : undefined;
       if (firstRows === undefined) return { layout: call.keys, firstRows };
       const parts = splitSpans(call.keys.spans(from), firstRows);
       const spans = (at: Coordinate) => parts[at[axis]! - dependencies.size] ?? call.keys.spans(at);
@@ -52,23 +52,23 @@ function hasLastStepTransfer(dependencies: DependencyTable, rank: number): boole
 /** How many of the own keys make half of the pairs that the own queries see among them; nothing if there are too few. */
 function balancedRowCount(call: ShardedAttentionCall, from: Coordinate): number | undefined {
   const [queries, keys, mask] = [call.queries.spans(call.at), call.keys.spans(from), unionSlices(call)];
-  const pairs = (rows: number) =>
+  const countPairs = (rows: number) =>
     visiblePairsUnchecked(queries, spansOfRowsUnchecked(keys, [{ start: 0, length: rows }]), mask);
   const rows = spansLength(keys);
-  const half = pairs(rows) / 2;
+  const halfOfPairs = countPairs(rows) / 2;
   let [low, high] = [1, Math.floor(rows / SPLIT_MULTIPLE) - 1];
-  if (half === 0 || high < low) return undefined;
+  if (halfOfPairs === 0 || high < low) return undefined;
   while (low < high) {
     const middle = Math.floor((low + high) / 2);
-    if (pairs(middle * SPLIT_MULTIPLE) < half) low = middle + 1;
+    if (countPairs(middle * SPLIT_MULTIPLE) < halfOfPairs) low = middle + 1;
     else high = middle;
   }
   return low * SPLIT_MULTIPLE;
 }
 
-function splitSpans(spans: readonly Span[], firstRows: number): readonly (readonly Span[])[] {
-  const rest = spansLength(spans) - firstRows;
-  return [[{ start: 0, length: firstRows }], [{ start: firstRows, length: rest }]].map((rows) =>
+function splitSpans(spans: readonly Span[], numFirstRows: number): readonly (readonly Span[])[] {
+  const numRemainingRows = spansLength(spans) - numFirstRows;
+  return [[{ start: 0, length: numFirstRows }], [{ start: numFirstRows, length: numRemainingRows }]].map((rows) =>
     spansOfRowsUnchecked(spans, rows),
   );
 }

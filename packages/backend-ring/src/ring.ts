@@ -23,7 +23,7 @@ import {
   validator,
 } from "@mosaic/core/context-parallel";
 import { type GradientTransfers, gradientTransfers, isSent, kvTransfers, maxChunkRows } from "./exchange.ts";
-import { type BackwardKeys, backwardKeysCache } from "./local-kv-split.ts";
+import { type BackwardKeys, createBackwardKeysCache } from "./local-kv-split.ts";
 
 export const ringOptions = defineOptions("ring", {
   /** The mesh axis along which keys rotate. Default "sp". */
@@ -66,7 +66,7 @@ export function ring(options?: RingOptions): AttentionBackend {
   const { axis, inner = local() } = ringOptions.parse(options);
   const validate = validator({ name: "ring", axis, inner });
   const getDependencies = dependencyTableCache({ axis, inner });
-  const getBackwardKeys = backwardKeysCache(axis, inner);
+  const getBackwardKeys = createBackwardKeysCache(axis, inner);
   return {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
@@ -78,9 +78,9 @@ export function ring(options?: RingOptions): AttentionBackend {
       const group = ctx.mesh.group(axis);
       const dependencies = getDependencies(ctx, call, kv.from);
       const blocks = visibleCoordinates(group, dependencies, kv.from);
-      using parts = blockwise(inner, blocks.filter(isVisible));
+      using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v } of rotate(group, kv, dependencies))
-        if (visible) parts.attend(ctx, call, state, { k, v, from: blocks[step]! });
+        if (visible) blockwiseAttention.attend(ctx, call, state, { k, v, from: blocks[step]! });
     },
 
     attendBackward(ctx, call, grads, kv) {
@@ -89,11 +89,12 @@ export function ring(options?: RingOptions): AttentionBackend {
       const dependencies = getDependencies(ctx, call, kv.from);
       const keys = getBackwardKeys(call, kv.from, dependencies);
       const blocks = backwardCoordinates(group, dependencies, { from: kv.from, keys });
-      const staged = { ...call, keys: keys.layout };
+      const stagedCall = { ...call, keys: keys.layout };
       const steps = rotate(group, kv, dependencies);
-      using parts = blockwise(inner, blocks.filter(isVisible));
+      using blockwiseAttention = blockwise(inner, blocks.filter(isVisible));
       for (const { step, visible, k, v, dk, dv } of rotateGradients(group, steps, grads, { dependencies, ...keys }))
-        if (visible) parts.attendBackward(ctx, staged, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
+        if (visible)
+          blockwiseAttention.attendBackward(ctx, stagedCall, { dq: grads.dq, dk, dv }, { k, v, from: blocks[step]! });
     },
   };
 }
@@ -154,26 +155,31 @@ export function* rotate(
   const { needsCompute, needsKv, keyRows } = dependencies;
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
-  const like = [kv.k, kv.v];
-  const own: Chunk = isSent(dependencies, rank) ? buffers.contiguous(like) : { tensors: like, wire: [] };
+  const kvTensors = [kv.k, kv.v];
+  const ownChunk: Chunk = isSent(dependencies, rank) ? buffers.contiguous(kvTensors) : { tensors: kvTensors, wire: [] };
   // Zeros where this rank needs none of a chunk, but ranks that its inner backend gathers from need theirs.
-  const bufferFor = (source: number, step: number): Chunk => {
-    if (needsKv(rank, source)) return buffers.slot(slotName(step), like, keyRows(source));
-    return needsCompute(rank, source) ? buffers.zeros(like, keyRows(source)) : own;
+  const slotForStep = (source: number, step: number): Chunk => {
+    if (needsKv(rank, source)) return buffers.slot(slotName(step), kvTensors, keyRows(source));
+    return needsCompute(rank, source) ? buffers.zeros(kvTensors, keyRows(source)) : ownChunk;
   };
-  let current = own;
+  let currentChunk = ownChunk;
   let work: Work | undefined;
   try {
     for (let step = 0; step < size; step++) {
       const source = modulo(rank - step, size);
-      const isLast = step === size - 1;
-      const next = isLast ? own : bufferFor(modulo(source - 1, size), step + 1);
-      if (!isLast) work = post(group, kvTransfers(dependencies, rank, step + 1, { own, current, next }), label); // send
-      const { tensors } = current;
+      const isLastStep = step === size - 1;
+      const nextChunk = isLastStep ? ownChunk : slotForStep(modulo(source - 1, size), step + 1);
+      if (!isLastStep)
+        work = postTransfers(
+          group,
+          kvTransfers(dependencies, rank, step + 1, { own: ownChunk, current: currentChunk, next: nextChunk }),
+          label,
+        ); // send
+      const { tensors } = currentChunk;
       yield { step, source, visible: needsCompute(rank, source), k: tensors[0]!, v: tensors[1]! }; // compute
       work?.wait(); // wait
       work = undefined;
-      current = next; // the two buffers swap
+      currentChunk = nextChunk; // the two buffers swap
     }
   } finally {
     work?.wait();
@@ -207,37 +213,40 @@ export function* rotateGradients(
   const { rank, size, device } = group;
   const label = `ring(${dependencies.axis})`;
   using buffers = new ChunkBuffers({ device, slotRows: maxChunkRows(dependencies, rank) });
-  const own: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
-  const zeroed = (source: number, step: number): Chunk => {
-    const sums = buffers.slot(slotName(step), own.tensors, dependencies.keyRows(source));
+  const ownSums: Chunk = { tensors: [grads.dk, grads.dv], wire: [] };
+  const zeroSums = (source: number, step: number): Chunk => {
+    const sums = buffers.slot(slotName(step), ownSums.tensors, dependencies.keyRows(source));
     for (const sum of sums.tensors) device.kernels.fill(sum, 0);
     return sums;
   };
-  let rest: GradientStep | undefined;
-  let arriving: GradientTransfers | undefined;
+  let remainingStep: GradientStep | undefined;
+  let pendingTransfers: GradientTransfers | undefined;
   let work: Work | undefined;
   try {
     // To take the next of `steps` swaps the buffers of k and v (see `rotate`); those of dk and dv take turns by step.
-    for (const current of steps) {
-      const { step, source, visible } = current;
-      const sums = source !== rank && visible ? zeroed(source, step) : own;
-      const whole = { ...current, dk: sums.tensors[0]!, dv: sums.tensors[1]! };
+    for (const currentStep of steps) {
+      const { step, source, visible } = currentStep;
+      const sums = source !== rank && visible ? zeroSums(source, step) : ownSums;
+      const wholeStep = { ...currentStep, dk: sums.tensors[0]!, dv: sums.tensors[1]! };
       if (step === 0 && firstRows !== undefined) {
-        rest = { ...rowsOfStep(whole, { from: firstRows, to: whole.k.shape[2]! }, buffers), step: size };
-        yield rowsOfStep(whole, { from: 0, to: firstRows }, buffers); // compute
-      } else yield whole; // compute
+        remainingStep = {
+          ...rowsOfStep(wholeStep, { from: firstRows, to: wholeStep.k.shape[2]! }, buffers),
+          step: size,
+        };
+        yield rowsOfStep(wholeStep, { from: 0, to: firstRows }, buffers); // compute
+      } else yield wholeStep; // compute
       work?.wait(); // wait
       work = undefined;
-      accumulate(sums, arriving?.toNext);
-      accumulate(own, arriving?.toOwner);
-      arriving = gradientTransfers(dependencies, rank, step, { own, current: sums, buffers });
-      work = post(group, arriving.transfers, label); // send
-      if (step === size - 1 && rest !== undefined) yield rest; // compute
+      accumulate(sums, pendingTransfers?.toNext);
+      accumulate(ownSums, pendingTransfers?.toOwner);
+      pendingTransfers = gradientTransfers(dependencies, rank, step, { own: ownSums, current: sums, buffers });
+      work = postTransfers(group, pendingTransfers.transfers, label); // send
+      if (step === size - 1 && remainingStep !== undefined) yield remainingStep; // compute
     }
   } finally {
     work?.wait();
   }
-  accumulate(own, arriving?.toOwner);
+  accumulate(ownSums, pendingTransfers?.toOwner);
 }
 
 /** Some rows of a step, as views that `buffers` own. */
@@ -250,7 +259,7 @@ function rowsOfStep(
   return { ...step, k: k!, v: v!, dk: dk!, dv: dv! };
 }
 
-function post(group: ProcessGroup, transfers: readonly Transfer[], label: string): Work | undefined {
+function postTransfers(group: ProcessGroup, transfers: readonly Transfer[], label: string): Work | undefined {
   return transfers.length > 0 ? group.sendRecv(transfers, { label }) : undefined;
 }
 
@@ -259,6 +268,8 @@ function slotName(step: number): "even" | "odd" {
   return step % 2 === 0 ? "even" : "odd";
 }
 
-function accumulate(into: Chunk, arrived: Chunk | undefined): void {
-  arrived?.tensors.forEach((sum, i) => sum.device.kernels.binary("add", into.tensors[i]!, into.tensors[i]!, sum));
+function accumulate(target: Chunk, receivedChunk: Chunk | undefined): void {
+  receivedChunk?.tensors.forEach((sum, i) =>
+    sum.device.kernels.binary("add", target.tensors[i]!, target.tensors[i]!, sum),
+  );
 }

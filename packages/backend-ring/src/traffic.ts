@@ -58,15 +58,15 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
   const received = receivedRows(dependencies, rank);
-  const own = originatedRows(dependencies, rank);
+  const ownSends = originatedRows(dependencies, rank);
   const kv = [width * dtypeBytes[dtype], valueWidth * dtypeBytes[dtype]];
   const sums = [width * dtypeBytes.float32, valueWidth * dtypeBytes.float32];
   const left = modulo(rank - 1, dependencies.size);
-  const forward: ChunkFlow = { bytesPerRow: kv, sent: [...forwardedRows(dependencies, rank), ...own], received };
+  const forward: ChunkFlow = { bytesPerRow: kv, sent: [...forwardedRows(dependencies, rank), ...ownSends], received };
   const gradients = {
     bytesPerRow: sums,
     sent: received,
-    received: [...forwardedRows(dependencies, left), ...own],
+    received: [...forwardedRows(dependencies, left), ...ownSends],
   };
   return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };
 }
@@ -90,9 +90,9 @@ function forwardedRows({ size, needsKv, keyRows }: DependencyTable, rank: number
 
 /** Its own chunk, once for every run of neighbours that need it. */
 function originatedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
-  const others = otherRanks(rank, size);
-  return others
-    .filter((other, i) => needsKv(other, rank) && !(i > 0 && needsKv(others[i - 1]!, rank)))
+  const peers = otherRanks(rank, size);
+  return peers
+    .filter((peer, i) => needsKv(peer, rank) && !(i > 0 && needsKv(peers[i - 1]!, rank)))
     .map(() => keyRows(rank));
 }
 

@@ -3,7 +3,7 @@ import { type Context, layoutOf, local, type Mask, masks, randn } from "@mosaic/
 import { dependencyTable } from "@mosaic/core/context-parallel";
 import { expect, test } from "vitest";
 import { ring } from "../src/index.ts";
-import { backwardKeysCache, SPLIT_MULTIPLE } from "../src/local-kv-split.ts";
+import { createBackwardKeysCache, SPLIT_MULTIPLE } from "../src/local-kv-split.ts";
 import { rotate, rotateGradients } from "../src/ring.ts";
 import { createTable } from "./tables.ts";
 import { makeWorld } from "../../../vitest.world.ts";
@@ -17,7 +17,7 @@ function firstRows(
   { size, inner = local() }: { size: number; inner?: ReturnType<typeof ring> },
 ) {
   const tokens = layoutOf({ mesh: { sp: size }, axes: ["sp"], length });
-  const getKeys = backwardKeysCache("sp", inner);
+  const getKeys = createBackwardKeysCache("sp", inner);
   return Array.from({ length: size }, (_, sp) => {
     const call = { at: { sp }, queries: tokens, keys: tokens, mask: mask.slices(length, length) };
     return getKeys(call, call.at, dependencyTable({ axis: "sp", size, inner }, call, call.at)).firstRows;

@@ -49,16 +49,16 @@ export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): R
  * fewer heads than ranks the last have none), and every KV head that they read. A KV head may belong to several ranks.
  */
 export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): HeadShard[] {
-  const perKey = numHeads / numKvHeads;
-  const base = Math.floor(numHeads / size);
-  const longer = numHeads % size;
+  const queriesPerKvHead = numHeads / numKvHeads;
+  const baseCount = Math.floor(numHeads / size);
+  const remainder = numHeads % size;
   return Array.from({ length: size }, (_, rank) => {
-    const first = rank * base + Math.min(rank, longer);
-    const count = base + (rank < longer ? 1 : 0);
+    const first = rank * baseCount + Math.min(rank, remainder);
+    const count = baseCount + (rank < remainder ? 1 : 0);
     if (count === 0) return { queries: { first: 0, count }, keys: { first: 0, count } };
-    const key = Math.floor(first / perKey);
-    const end = Math.floor((first + count - 1) / perKey) + 1;
-    return { queries: { first, count }, keys: { first: key, count: end - key } };
+    const firstKey = Math.floor(first / queriesPerKvHead);
+    const end = Math.floor((first + count - 1) / queriesPerKvHead) + 1;
+    return { queries: { first, count }, keys: { first: firstKey, count: end - firstKey } };
   });
 }
 
@@ -67,20 +67,21 @@ export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): 
  * the share's first. Cutting query heads 3 to 9 of groups of four gives 3 | 4 to 7 | 8 and 9.
  */
 export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { queries, keys }: HeadShard): HeadShard[] {
-  const perKey = numHeads / numKvHeads;
+  const queriesPerKvHead = numHeads / numKvHeads;
   const parts: HeadShard[] = [];
   for (let key = 0; key < keys.count; key++) {
-    const begin = Math.max(0, (keys.first + key) * perKey - queries.first);
-    const end = Math.min(queries.count, (keys.first + key + 1) * perKey - queries.first);
-    const last = parts.at(-1);
-    if (last && last.queries.count === (end - begin) * last.keys.count) parts[parts.length - 1] = addKeyHead(last, end);
+    const begin = Math.max(0, (keys.first + key) * queriesPerKvHead - queries.first);
+    const end = Math.min(queries.count, (keys.first + key + 1) * queriesPerKvHead - queries.first);
+    const lastPart = parts.at(-1);
+    if (lastPart && lastPart.queries.count === (end - begin) * lastPart.keys.count)
+      parts[parts.length - 1] = extendByKeyHead(lastPart, end);
     else parts.push({ queries: { first: begin, count: end - begin }, keys: { first: key, count: 1 } });
   }
   return parts;
 }
 
 /** The part with one more KV head, and the query heads before `end`. */
-function addKeyHead({ queries, keys }: HeadShard, end: number): HeadShard {
+function extendByKeyHead({ queries, keys }: HeadShard, end: number): HeadShard {
   return {
     queries: { first: queries.first, count: end - queries.first },
     keys: { first: keys.first, count: keys.count + 1 },
@@ -117,33 +118,33 @@ export class AllToAll implements Disposable {
    */
   toHeads(tensors: readonly Tensor[], { rows, heads }: ShardSizes, buffers: ChunkBuffers): Chunk {
     const { rank } = this.#group;
-    const all = buffers.empty(withHeadCount(tensors, heads[rank]!), sum(rows));
+    const gatheredChunk = buffers.empty(createHeadSpec(tensors, heads[rank]!), sum(rows));
     let first = 0;
-    for (const [other, count] of rows.entries()) {
-      const peerRows = this.#buffers.narrow(all, first, count);
-      const part = tensors.map((x) => sliceHeads(x, heads[other]!, this.#buffers));
+    for (const [peer, count] of rows.entries()) {
+      const peerChunk = this.#buffers.narrow(gatheredChunk, first, count);
+      const headViews = tensors.map((x) => sliceHeads(x, heads[peer]!, this.#buffers));
       first += count;
-      if (other === rank) this.#localCopies.push({ from: part, to: peerRows });
+      if (peer === rank) this.#localCopies.push({ from: headViews, to: peerChunk });
       else {
-        this.#enqueue(recvTransfers(peerRows, other));
-        if (part[0]!.size > 0) this.#enqueue(sendTransfers(this.#buffers.copy(part), other));
+        this.#enqueue(recvTransfers(peerChunk, peer));
+        if (headViews[0]!.size > 0) this.#enqueue(sendTransfers(this.#buffers.copy(headViews), peer));
       }
     }
-    return all;
+    return gatheredChunk;
   }
 
   /** The way back: every rank gets its rows of this rank's heads [B,h,ΣS,…]. The result, in `buffers`, is in rank order. */
   toRows(chunk: Chunk, { rows, heads }: ShardSizes, buffers: ChunkBuffers): HeadChunk[] {
     const { rank } = this.#group;
     let first = 0;
-    return rows.map((count, other) => {
-      const peerRows = buffers.narrow(chunk, first, count);
+    return rows.map((count, peer) => {
+      const peerChunk = buffers.narrow(chunk, first, count);
       first += count;
-      if (other === rank) return { heads: heads[rank]!, tensors: peerRows.tensors };
-      const own = buffers.empty(withHeadCount(chunk.tensors, heads[other]!), rows[rank]!);
-      this.#enqueue(sendTransfers(peerRows, other));
-      this.#enqueue(recvTransfers(own, other));
-      return { heads: heads[other]!, tensors: own.tensors };
+      if (peer === rank) return { heads: heads[rank]!, tensors: peerChunk.tensors };
+      const receiveChunk = buffers.empty(createHeadSpec(chunk.tensors, heads[peer]!), rows[rank]!);
+      this.#enqueue(sendTransfers(peerChunk, peer));
+      this.#enqueue(recvTransfers(receiveChunk, peer));
+      return { heads: heads[peer]!, tensors: receiveChunk.tensors };
     });
   }
 
@@ -170,7 +171,7 @@ export function sliceHeads(x: Tensor, { first, count }: HeadRange, buffers: Chun
   return buffers.takeOwnership(x.view({ shape: x.shape.with(1, count), offset }));
 }
 
-function withHeadCount(tensors: readonly Tensor[], { count }: HeadRange): ChunkSpec {
+function createHeadSpec(tensors: readonly Tensor[], { count }: HeadRange): ChunkSpec {
   return tensors.map(({ shape, dtype }) => ({ shape: shape.with(1, count), dtype }));
 }
 

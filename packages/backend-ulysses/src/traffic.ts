@@ -79,10 +79,10 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
 
 /** Rows for heads, of tensors with so many bytes per row and head. */
 function rowsToHeads({ rows, heads }: ShardSizes, rank: number, bytesPerRow: readonly number[]): ChunkFlow {
-  const others = rows.map((_, other) => other).filter((other) => other !== rank);
+  const peers = rows.map((_, rankIndex) => rankIndex).filter((other) => other !== rank);
   return {
     bytesPerRow,
-    sent: others.map((other) => rows[rank]! * heads[other]!.count),
-    received: others.map((other) => rows[other]! * heads[rank]!.count),
+    sent: peers.map((peer) => rows[rank]! * heads[peer]!.count),
+    received: peers.map((peer) => rows[peer]! * heads[rank]!.count),
   };
 }

@@ -76,30 +76,30 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
-      const own = createHeadCall(ctx, call, kv);
-      if (!own) return;
+      const headCall = createHeadCall(ctx, call, kv);
+      if (!headCall) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-      const states = attendHeads(own, call, kv, results);
-      using exchange = new AllToAll(own.group, own.label);
-      const headChunks = exchange.toRows(states, own.splits.queries, results);
+      const states = attendHeads(headCall, call, kv, results);
+      using exchange = new AllToAll(headCall.group, headCall.label);
+      const headChunks = exchange.toRows(states, headCall.splits.queries, results);
       exchange.run();
       for (const { heads, tensors } of headChunks) {
         const [out, lse] = tensors as [Tensor, Tensor];
         if (out.size === 0) continue;
-        const into = { out: sliceHeads(state.out, heads, results), lse: sliceHeads(state.lse, heads, results) };
-        ctx.device.kernels.merge(into, { out, lse });
+        const target = { out: sliceHeads(state.out, heads, results), lse: sliceHeads(state.lse, heads, results) };
+        ctx.device.kernels.merge(target, { out, lse });
       }
     },
 
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
-      const own = createHeadCall(ctx, call, kv);
-      if (!own) return;
+      const headCall = createHeadCall(ctx, call, kv);
+      if (!headCall) return;
       using results = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-      const gradients = attendHeadsBackward(own, call, kv, results);
-      using exchange = new AllToAll(own.group, own.label);
-      const queries = exchange.toRows(gradients.queries, own.splits.queries, results);
-      const keys = exchange.toRows(gradients.keys, own.splits.keys, results);
+      const gradients = attendHeadsBackward(headCall, call, kv, results);
+      using exchange = new AllToAll(headCall.group, headCall.label);
+      const queries = exchange.toRows(gradients.queries, headCall.splits.queries, results);
+      const keys = exchange.toRows(gradients.keys, headCall.splits.keys, results);
       exchange.run();
       accumulate([grads.dq], queries, results);
       accumulate([grads.dk, grads.dv], keys, results);
@@ -113,10 +113,10 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
     const splits = shardSizes(dependencies, counts);
-    const share = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
-    const places = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
-    const heads = { parts: groupedQueryParts(counts, share), firstHead: share.queries.first };
-    return { ctx, inner, group, label: `ulysses(${axis})`, splits, ...heads, ...places };
+    const headShare = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
+    const coordinates = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
+    const heads = { parts: groupedQueryParts(counts, headShare), firstHead: headShare.queries.first };
+    return { ctx, inner, group, label: `ulysses(${axis})`, splits, ...heads, ...coordinates };
   }
 }
 
@@ -138,16 +138,16 @@ interface HeadCall {
 }
 
 /** Fetches all rows of this rank's heads and attends to them; out and lse [B,h,ΣS,…] lie in `results`. */
-function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
-  const { ctx, inner, parts, splits, at, from } = own;
+function attendHeads(headCall: HeadCall, call: AttentionCall, kv: KvShard, results: ChunkBuffers): Chunk {
+  const { ctx, inner, parts, splits, at, from } = headCall;
   const { kernels } = ctx.device;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  using exchange = new AllToAll(own.group, own.label);
+  using exchange = new AllToAll(headCall.group, headCall.label);
   const queries = exchange.toHeads([call.q], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
   const shape = queries.tensors[0]!.shape.with(3, kv.v.shape[3]!);
-  const states = results.empty([float32(shape), float32(shape.slice(0, 3))], shape[2]!);
+  const states = results.empty([float32Spec(shape), float32Spec(shape.slice(0, 3))], shape[2]!);
   kernels.fill(states.tensors[0]!, 0);
   kernels.fill(states.tensors[1]!, Number.NEGATIVE_INFINITY);
   for (const part of parts) {
@@ -157,7 +157,7 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
       Tensor,
     ];
     const [k, v] = sliceAllHeads(keys.tensors, part.keys, inputs) as [Tensor, Tensor];
-    const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
+    const modifiers = offsetModifiers(call, headCall.firstHead + part.queries.first);
     inner.attend(ctx, { ...call, q, at, modifiers }, { out, lse }, { k, v, from });
   }
   return states;
@@ -165,45 +165,45 @@ function attendHeads(own: HeadCall, call: AttentionCall, kv: KvShard, results: C
 
 /** The backward of it: dq [B,h,ΣS,D] of this rank's heads, and its part of the dk and dv of their keys, in `results`. */
 function attendHeadsBackward(
-  own: HeadCall,
+  headCall: HeadCall,
   call: AttentionCall & SavedRows,
   kv: KvShard,
   results: ChunkBuffers,
 ): Record<keyof HeadShard, Chunk> {
-  const { ctx, inner, parts, splits, at, from } = own;
+  const { ctx, inner, parts, splits, at, from } = headCall;
   using inputs = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
-  using exchange = new AllToAll(own.group, own.label);
+  using exchange = new AllToAll(headCall.group, headCall.label);
   const rows = exchange.toHeads([call.q, call.dOut, call.lse, call.delta], splits.queries, inputs);
   const keys = exchange.toHeads([kv.k, kv.v], splits.keys, inputs);
   exchange.run();
-  const zeros = (like: readonly Tensor[]): Chunk => {
+  const zeros = (templates: readonly Tensor[]): Chunk => {
     const gradients = results.empty(
-      like.map(({ shape }) => float32(shape)),
-      like[0]!.shape[2]!,
+      templates.map(({ shape }) => float32Spec(shape)),
+      templates[0]!.shape[2]!,
     );
     for (const gradient of gradients.tensors) ctx.device.kernels.fill(gradient, 0);
     return gradients;
   };
   const gradients = { queries: zeros([rows.tensors[0]!]), keys: zeros(keys.tensors) };
   for (const part of parts) {
-    const mine = sliceAllHeads([...rows.tensors, ...gradients.queries.tensors], part.queries, inputs);
-    const [q, dOut, lse, delta, dq] = mine as [Tensor, Tensor, Tensor, Tensor, Tensor];
+    const headTensors = sliceAllHeads([...rows.tensors, ...gradients.queries.tensors], part.queries, inputs);
+    const [q, dOut, lse, delta, dq] = headTensors as [Tensor, Tensor, Tensor, Tensor, Tensor];
     const block = sliceAllHeads([...keys.tensors, ...gradients.keys.tensors], part.keys, inputs);
     const [k, v, dk, dv] = block as [Tensor, Tensor, Tensor, Tensor];
-    const modifiers = modifiersOf(call, own.firstHead + part.queries.first);
+    const modifiers = offsetModifiers(call, headCall.firstHead + part.queries.first);
     inner.attendBackward(ctx, { ...call, q, dOut, lse, delta, at, modifiers }, { dq, dk, dv }, { k, v, from });
   }
   return gradients;
 }
 
 /** What a call asks for, of its heads from `head` on: modifiers refer to heads and samples by their numbers among all. */
-function modifiersOf({ modifiers }: AttentionCall, head: number): AttentionCall["modifiers"] {
+function offsetModifiers({ modifiers }: AttentionCall, head: number): AttentionCall["modifiers"] {
   if (!modifiers) return undefined;
   const { origin = { batch: 0, head: 0 } } = modifiers;
   return { ...modifiers, origin: { batch: origin.batch, head: origin.head + head } };
 }
 
-function float32(shape: Tensor["shape"]): { readonly shape: Tensor["shape"]; readonly dtype: DType } {
+function float32Spec(shape: Tensor["shape"]): { readonly shape: Tensor["shape"]; readonly dtype: DType } {
   return { shape, dtype: "float32" };
 }
 
@@ -213,11 +213,11 @@ function sliceAllHeads(tensors: readonly Tensor[], heads: HeadRange, buffers: Ch
 }
 
 /** Adds every rank's part, in rank order: the same bits every time. */
-function accumulate(into: readonly Tensor[], headChunks: readonly HeadChunk[], buffers: ChunkBuffers): void {
+function accumulate(targets: readonly Tensor[], headChunks: readonly HeadChunk[], buffers: ChunkBuffers): void {
   for (const { heads, tensors } of headChunks) {
     for (const [i, tensor] of tensors.entries()) {
       if (tensor.size === 0) continue;
-      const sum = sliceHeads(into[i]!, heads, buffers);
+      const sum = sliceHeads(targets[i]!, heads, buffers);
       tensor.device.kernels.binary("add", sum, sum, tensor);
     }
   }

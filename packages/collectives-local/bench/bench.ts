@@ -6,7 +6,7 @@ import type { ProcessGroup } from "@mosaic/core";
 import { local, world } from "../dist/index.js";
 import { TestDevice } from "../test/device.ts";
 
-const mebibyte = 1 << 20;
+const elementsPerBuffer = 1 << 20;
 const rounds = 7;
 
 interface Rank {
@@ -15,15 +15,15 @@ interface Rank {
 }
 
 /** Posts `count` operations on these ranks; the best seconds per operation of several rounds. */
-async function timed(ranks: readonly Rank[], count: number, post: (rank: Rank) => void): Promise<number> {
-  let best = Number.POSITIVE_INFINITY;
+async function timePerOperation(ranks: readonly Rank[], count: number, post: (rank: Rank) => void): Promise<number> {
+  let bestSeconds = Number.POSITIVE_INFINITY;
   for (let round = 0; round < rounds; round++) {
     const start = performance.now();
     for (let i = 0; i < count; i++) for (const rank of ranks) post(rank);
     await Promise.all(ranks.map(({ device }) => device.stream.synchronize()));
-    best = Math.min(best, (performance.now() - start) / 1000 / count);
+    bestSeconds = Math.min(bestSeconds, (performance.now() - start) / 1000 / count);
   }
-  return best;
+  return bestSeconds;
 }
 
 async function measure(ranks: readonly Rank[], where: string): Promise<void> {
@@ -31,33 +31,40 @@ async function measure(ranks: readonly Rank[], where: string): Promise<void> {
     if (ranks[0]!.group.rank === 0)
       process.stdout.write(`${JSON.stringify({ case: `${where}.${name}`, ...result })}\n`);
   };
-  const memory = new Map(
-    ranks.map(({ device }) => [device, [device.empty([mebibyte], "float32"), device.empty([mebibyte], "float32")]]),
+  const buffers = new Map(
+    ranks.map(({ device }) => [
+      device,
+      [device.empty([elementsPerBuffer], "float32"), device.empty([elementsPerBuffer], "float32")],
+    ]),
   );
-  for (const { device } of ranks) device.write(memory.get(device)![0]!, new Float32Array(mebibyte));
-  const small = new Map(ranks.map(({ device }) => [device, device.empty([2], "float32")]));
+  for (const { device } of ranks) device.write(buffers.get(device)![0]!, new Float32Array(elementsPerBuffer));
+  const smallBuffers = new Map(ranks.map(({ device }) => [device, device.empty([2], "float32")]));
 
-  const chained = await timed(ranks, 1000, ({ group, device }) => group.allReduce(small.get(device)!, "max").wait());
-  report("allReduce.8B", { microseconds: chained * 1e6 });
-  const bytes = 4 * mebibyte;
-  const oneWay = await timed(ranks, 40, ({ group, device }) => {
-    const [sent, received] = memory.get(device)!;
-    group.sendRecv([group.rank === 0 ? { tensor: sent!, to: 1 } : { tensor: received!, from: 0 }]).wait();
+  const allReduceSeconds = await timePerOperation(ranks, 1000, ({ group, device }) =>
+    group.allReduce(smallBuffers.get(device)!, "max").wait(),
+  );
+  report("allReduce.8B", { microseconds: allReduceSeconds * 1e6 });
+  const bytes = 4 * elementsPerBuffer;
+  const oneWaySeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
+    const [sendBuffer, receiveBuffer] = buffers.get(device)!;
+    group.sendRecv([group.rank === 0 ? { tensor: sendBuffer!, to: 1 } : { tensor: receiveBuffer!, from: 0 }]).wait();
   });
-  report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bytes / oneWay / 1e9 });
-  const both = await timed(ranks, 40, ({ group, device }) => {
-    const [sent, received] = memory.get(device)!;
+  report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bytes / oneWaySeconds / 1e9 });
+  const exchangeSeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
+    const [sendBuffer, receiveBuffer] = buffers.get(device)!;
     const peer = 1 - group.rank;
     group
       .sendRecv([
-        { tensor: sent!, to: peer },
-        { tensor: received!, from: peer },
+        { tensor: sendBuffer!, to: peer },
+        { tensor: receiveBuffer!, from: peer },
       ])
       .wait();
   });
-  report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bytes / both / 1e9 });
-  const reduce = await timed(ranks, 40, ({ group, device }) => group.allReduce(memory.get(device)![0]!, "max").wait());
-  report("allReduce.4MiB", { milliseconds: reduce * 1e3 });
+  report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bytes / exchangeSeconds / 1e9 });
+  const largeAllReduceSeconds = await timePerOperation(ranks, 40, ({ group, device }) =>
+    group.allReduce(buffers.get(device)![0]!, "max").wait(),
+  );
+  report("allReduce.4MiB", { milliseconds: largeAllReduceSeconds * 1e3 });
 }
 
 if (process.env.RANK === undefined) {

@@ -77,12 +77,12 @@ export function local(options?: LocalOptions): Collectives {
   const { name, connectTimeout } = localOptions.parse(options);
   return {
     name: "local",
-    async connect(connecting: ConnectOptions) {
-      const { device, size } = connecting;
+    async connect(connectOptions: ConnectOptions) {
+      const { device, size } = connectOptions;
       checkDevice(device);
       checkHost(size);
       loadTransport(); // before an agent is started for nothing
-      return connectProcess({ ...connecting, kind: "local", name, connectTimeout, openTransport });
+      return connectProcess({ ...connectOptions, kind: "local", name, connectTimeout, openTransport });
     },
   };
 }
@@ -121,9 +121,9 @@ export async function world(size: number, options: WorldOptions): Promise<readon
   checkSize(size);
   const collectives = inProcess({
     ...{ name: "local", size, check: checkDevice },
-    rank: (connecting) => {
-      checkDevice(connecting.device);
-      return { ...connecting, openTransport };
+    rank: (connectOptions) => {
+      checkDevice(connectOptions.device);
+      return { ...connectOptions, openTransport };
     },
   });
   return openWorld(size, collectives, options);

@@ -8,10 +8,10 @@ const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
   // NVIDIA's packages lie in a directory each, or since CUDA 13 some of them in one.
-  const ofPython = sitePackages(env).flatMap((directory) =>
-    ["nccl", "cu13"].map((part) => join(directory, "nvidia", part, "lib", libraryNames[0])),
+  const pythonLibraries = sitePackages(env).flatMap((directory) =>
+    ["nccl", "cu13"].map((packageDirectory) => join(directory, "nvidia", packageDirectory, "lib", libraryNames[0])),
   );
-  return [...libraryNames, ...new Set(ofPython.filter((file) => existsSync(file)))];
+  return [...libraryNames, ...new Set(pythonLibraries.filter((file) => existsSync(file)))];
 }
 
 /** How a transport uses NCCL; 0 and "" leave it to NCCL. */

@@ -109,16 +109,16 @@ export function nccl(options?: NcclOptions): Collectives {
   const settings = parseOptions(options);
   return {
     name: "nccl",
-    async connect(connecting) {
-      return connectProcess({ ...rankOptions(connecting, settings), kind: "nccl", name: settings.name });
+    async connect(connectOptions) {
+      return connectProcess({ ...rankOptions(connectOptions, settings), kind: "nccl", name: settings.name });
     },
   };
 }
 
 /** How a rank is connected over NCCL, which is loaded here. */
-function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
-  checkDevice(connecting.device);
-  const timeout = resolveTimeout(options.timeout ?? connecting.timeout);
+function rankOptions(connectOptions: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
+  checkDevice(connectOptions.device);
+  const timeout = resolveTimeout(options.timeout ?? connectOptions.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network, netName = "", warmUp } = options;
   // NCCL reads these once, when it starts. "=": these interfaces, and none whose name begins alike.
   if (network !== undefined) {
@@ -129,7 +129,7 @@ function rankOptions(connecting: ConnectOptions, options: NcclSettings): Omit<Co
   if (warmUp) process.env.NCCL_RUNTIME_CONNECT ??= "0";
   loadNccl();
   const openTransport = (): number => openNccl({ minCtas, maxCtas, netName, warmUp });
-  return { ...connecting, timeout, connectTimeout, openTransport };
+  return { ...connectOptions, timeout, connectTimeout, openTransport };
 }
 
 /** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
@@ -143,10 +143,10 @@ export interface NcclWorldOptions extends WorldOptions {
  * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
  */
 export async function world(size: number, worldOptions: NcclWorldOptions): Promise<readonly Context[]> {
-  const isSize = Number.isSafeInteger(size) && size >= 1;
-  expectValue("world", isSize, "an integer number of ranks ≥ 1", size);
-  const isOptions = typeof worldOptions === "object" && worldOptions !== null;
-  expectValue("world", isOptions, "an options object, { device }", worldOptions);
+  const isValidSize = Number.isSafeInteger(size) && size >= 1;
+  expectValue("world", isValidSize, "an integer number of ranks ≥ 1", size);
+  const isOptionsObject = typeof worldOptions === "object" && worldOptions !== null;
+  expectValue("world", isOptionsObject, "an options object, { device }", worldOptions);
   const { nccl, ...options } = worldOptions;
   const settings = parseOptions(nccl);
   // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
@@ -157,7 +157,7 @@ export async function world(size: number, worldOptions: NcclWorldOptions): Promi
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
   const collectives = inProcess({
     ...{ name: "nccl", size, check: checkDevice },
-    rank: (connecting) => rankOptions(connecting, settings),
+    rank: (connectOptions) => rankOptions(connectOptions, settings),
   });
   return openWorld(size, collectives, options);
 }

@@ -8,10 +8,10 @@ const libraryName = "libucp.so.0";
 /** Where UCX may be, best first: MOSAIC_UCX_LIBRARY and nothing else, or the usual name, then Python's packages. */
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_UCX_LIBRARY) return [env.MOSAIC_UCX_LIBRARY];
-  const ofPython = sitePackages(env).flatMap((directory) =>
+  const pythonLibraries = sitePackages(env).flatMap((directory) =>
     [libraryName, "libucp.so"].map((name) => join(directory, "libucx", "lib", name)),
   );
-  return [libraryName, ...new Set(ofPython.filter((file) => existsSync(file)))];
+  return [libraryName, ...new Set(pythonLibraries.filter((file) => existsSync(file)))];
 }
 
 /** The exports of native/addon.cc, which documents each. Failures are errors whose `code` is a number. */

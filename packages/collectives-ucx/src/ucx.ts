@@ -63,12 +63,12 @@ interface UcxSettings {
  * ```
  */
 export function ucx(options?: UcxOptions): Collectives {
-  const { name, ...rest } = ucxOptions.parse(options);
-  const settings = resolveOptions(rest);
+  const { name, ...parsedOptions } = ucxOptions.parse(options);
+  const settings = resolveOptions(parsedOptions);
   return {
     name: "ucx",
-    async connect(connecting) {
-      return connectProcess({ ...rankOptions(connecting, settings), kind: "ucx", name });
+    async connect(connectOptions) {
+      return connectProcess({ ...rankOptions(connectOptions, settings), kind: "ucx", name });
     },
   };
 }
@@ -90,12 +90,12 @@ export interface UcxWorldOptions extends WorldOptions {
  */
 export async function world(size: number, worldOptions: UcxWorldOptions): Promise<readonly Context[]> {
   checkWorld(size, worldOptions);
-  const { ucx: given, hosts, ...options } = worldOptions;
-  const settings = resolveOptions(ucxOptions.parse(given));
+  const { ucx: transportOptions, hosts, ...options } = worldOptions;
+  const settings = resolveOptions(ucxOptions.parse(transportOptions));
   const collectives = inProcess({
     ...{ name: "ucx", size, hosts: hosts ?? Array.from({ length: size }, (_, rank) => rank) },
     check: (device) => checkDeviceType(device, "cpu", "ucx collectives"),
-    rank: (connecting) => rankOptions(connecting, settings),
+    rank: (connectOptions) => rankOptions(connectOptions, settings),
   });
   return openWorld(size, collectives, options);
 }
@@ -119,11 +119,11 @@ function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions
 }
 
 /** How a rank is connected over UCX, which is loaded here: before an agent is started for nothing. */
-function rankOptions(connecting: ConnectOptions, settings: UcxSettings): Omit<ConnectRankOptions, "control"> {
-  checkDeviceType(connecting.device, "cpu", "ucx collectives");
+function rankOptions(connectOptions: ConnectOptions, settings: UcxSettings): Omit<ConnectRankOptions, "control"> {
+  checkDeviceType(connectOptions.device, "cpu", "ucx collectives");
   loadUcx();
   const { connectTimeout, devices, ports } = settings;
-  return { ...connecting, connectTimeout, openTransport: () => openTransport(devices, ports) };
+  return { ...connectOptions, connectTimeout, openTransport: () => openTransport(devices, ports) };
 }
 
 function isPortRange(text: string): boolean {
@@ -132,6 +132,6 @@ function isPortRange(text: string): boolean {
 }
 
 /** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */
-function parseNetwork(part: string): readonly string[] {
-  return part.includes("/") ? interfacesIn(part, "ucx: network") : [part.trim()];
+function parseNetwork(interfaceText: string): readonly string[] {
+  return interfaceText.includes("/") ? interfacesIn(interfaceText, "ucx: network") : [interfaceText.trim()];
 }

@@ -10,8 +10,8 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
   let error: unknown;
   try {
     await action();
-  } catch (caught) {
-    error = caught;
+  } catch (thrownError) {
+    error = thrownError;
   }
   check(error instanceof Error, `expected ${name}, no error was thrown`);
   check(error.name === name, `expected ${name}, received ${error.name}: ${error.message}`);
@@ -24,12 +24,13 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
  */
 export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
   check(actual.length === expected.length, `expected ${expected.length} numbers, received ${actual.length}`);
-  let worst = 0;
+  let maxDifference = 0;
   for (let i = 0; i < actual.length; i++) {
     const difference = actual[i] === expected[i] ? 0 : Math.abs(actual[i]! - expected[i]!);
-    if (!(difference <= worst)) worst = Number.isNaN(difference) ? Number.POSITIVE_INFINITY : difference;
+    if (!(difference <= maxDifference))
+      maxDifference = Number.isNaN(difference) ? Number.POSITIVE_INFINITY : difference;
   }
-  return worst;
+  return maxDifference;
 }
 
 /** The largest finite magnitude. */

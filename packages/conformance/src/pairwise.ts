@@ -19,10 +19,10 @@ export type Combination<F extends Factors> = { readonly [Name in keyof F]: F[Nam
 export function pairwise<const F extends Factors>(factors: F): Combination<F>[] {
   const names = Object.keys(factors);
   const uncovered = new Set<string>();
-  for (const [i, one] of names.entries()) {
-    for (const other of names.slice(i + 1)) {
-      for (const a of factors[one]!.keys())
-        for (const b of factors[other]!.keys()) uncovered.add(pairKey([one, a], [other, b]));
+  for (const [i, factorName] of names.entries()) {
+    for (const otherName of names.slice(i + 1)) {
+      for (const a of factors[factorName]!.keys())
+        for (const b of factors[otherName]!.keys()) uncovered.add(pairKey([factorName, a], [otherName, b]));
     }
   }
   const rows: Combination<F>[] = [];
@@ -31,9 +31,9 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
     const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
     for (const name of names)
       if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncovered }));
-    const chosen = [...row];
-    for (const [i, one] of chosen.entries())
-      for (const other of chosen.slice(i + 1)) uncovered.delete(pairKey(one, other));
+    const chosenValues = [...row];
+    for (const [i, chosenValue] of chosenValues.entries())
+      for (const otherValue of chosenValues.slice(i + 1)) uncovered.delete(pairKey(chosenValue, otherValue));
     const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
     rows.push(Object.fromEntries(levels) as Combination<F>);
   }
@@ -53,8 +53,8 @@ function bestParameterValue(
   count: number,
   { row, uncovered }: { readonly row: ReadonlyMap<string, number>; readonly uncovered: ReadonlySet<string> },
 ): number {
-  const closed = (level: number): number =>
+  const countNewPairs = (level: number): number =>
     [...row].filter((other) => uncovered.has(pairKey([name, level], other))).length;
   const levels = Array.from({ length: count }, (_, level) => level);
-  return levels.reduce((best, level) => (closed(level) > closed(best) ? level : best), 0);
+  return levels.reduce((bestLevel, level) => (countNewPairs(level) > countNewPairs(bestLevel) ? level : bestLevel), 0);
 }

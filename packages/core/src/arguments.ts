@@ -63,30 +63,30 @@ function argumentError(where: string, expected: string, received: unknown, remed
 }
 
 /** All operands live on one device and have one dtype; converting is left to the caller, as it costs time and memory. */
-export function checkOperands(where: string, first: Tensor, ...others: readonly Tensor[]): void {
-  if (typeof first === "number" && (where === "add" || where === "mul"))
-    throw argumentError(where, "a Tensor first", first, `write ${where}(x, ${String(first)})`);
-  checkTensor(where, first);
-  for (const other of others) {
-    checkTensor(where, other);
-    checkDevice(where, first, other);
-    if (other.dtype === first.dtype) continue;
+export function checkOperands(where: string, reference: Tensor, ...operands: readonly Tensor[]): void {
+  if (typeof reference === "number" && (where === "add" || where === "mul"))
+    throw argumentError(where, "a Tensor first", reference, `write ${where}(x, ${String(reference)})`);
+  checkTensor(where, reference);
+  for (const operand of operands) {
+    checkTensor(where, operand);
+    checkDevice(where, reference, operand);
+    if (operand.dtype === reference.dtype) continue;
     throw new DTypeError({
       where,
-      expected: `operands of the same dtype, ${first.dtype}`,
-      received: other.dtype,
+      expected: `operands of the same dtype, ${reference.dtype}`,
+      received: operand.dtype,
       remedy: "convert one operand with to(dtype)",
     });
   }
 }
 
 /** All operands live on one device. */
-export function checkDevice(where: string, first: Tensor, other: Tensor): void {
-  if (other.device === first.device) return;
+export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
+  if (operand.device === reference.device) return;
   throw new MosaicError({
     where,
-    expected: `operands on the same device, ${first.device.type}:${first.device.index}`,
-    received: `an operand on ${other.device.type}:${other.device.index}`,
+    expected: `operands on the same device, ${reference.device.type}:${reference.device.index}`,
+    received: `an operand on ${operand.device.type}:${operand.device.index}`,
     remedy: "create both operands on the same device",
   });
 }

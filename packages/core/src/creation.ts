@@ -40,10 +40,10 @@ export function empty(on: DeviceOrContext, shape: Shape, options?: TensorOptions
   return create(on, shape, { options, where: "empty" });
 }
 
-function create(on: DeviceOrContext, shape: Shape, given: { options: unknown; where: string }): Tensor {
-  const device = resolveDevice(on, given.where);
-  checkShape(given.where, shape);
-  const { dtype } = tensorOptions.parse(given.options, given.where);
+function create(on: DeviceOrContext, shape: Shape, call: { options: unknown; where: string }): Tensor {
+  const device = resolveDevice(on, call.where);
+  checkShape(call.where, shape);
+  const { dtype } = tensorOptions.parse(call.options, call.where);
   return device.empty(shape, dtype);
 }
 
@@ -101,8 +101,9 @@ function checkArrayLike(values: unknown): void {
 
 /** Texts and gaps would become NaN. Typed arrays of numbers hold nothing else. */
 function checkNumbers(values: ArrayLike<number>): void {
-  const isTyped = ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
-  if (isTyped) return;
+  const isTypedArray =
+    ArrayBuffer.isView(values) && !(values instanceof BigInt64Array || values instanceof BigUint64Array);
+  if (isTypedArray) return;
   for (let i = 0; i < values.length; i++) {
     const value: unknown = values[i];
     if (typeof value === "number") continue;

@@ -29,8 +29,8 @@ export function formatValue(value: unknown): string {
   if (typeof value !== "object" || value === null) return String(value);
   try {
     if (Array.isArray(value)) {
-      const shown = value.slice(0, 8).map((each: unknown) => (Array.isArray(each) ? "[…]" : formatValue(each)));
-      return `[${shown.join(",")}${value.length > 8 ? ",…" : ""}]`;
+      const shownItems = value.slice(0, 8).map((each: unknown) => (Array.isArray(each) ? "[…]" : formatValue(each)));
+      return `[${shownItems.join(",")}${value.length > 8 ? ",…" : ""}]`;
     }
     const name: unknown = (Object.getPrototypeOf(value) as object | null)?.constructor?.name;
     // A bundler may rename a class that refers to itself: `_Tensor`.
@@ -126,33 +126,35 @@ const errorsByCode = [
 
 /** Turns a native `MosaicFailure` into the error class that its code stands for, its text into details. */
 export function errorFromFailure(code: number, message: string): MosaicError {
-  const native = typeof message === "string" ? message : formatValue(message);
-  const hint = hintFor(native);
-  const text = hint === undefined ? native : `${native}; ${hint}`;
+  const nativeMessage = typeof message === "string" ? message : formatValue(message);
+  const hint = findHint(nativeMessage);
+  const text = hint === undefined ? nativeMessage : `${nativeMessage}; ${hint}`;
   const error: MosaicError = new ((typeof code === "number" ? errorsByCode[code] : undefined) ?? DeviceError)(text);
   (error as { details: ErrorDetails }).details = parseDetails(text);
   return error;
 }
 
 /** What native code cannot know: which option or layer of a program leads to such a failure. */
-function hintFor(text: string): string | undefined {
+function findHint(text: string): string | undefined {
   const index = /\b(?:gatherRows|scatterAddRows): expected integers from 0 to (\d+),/.exec(text);
   if (index) {
-    const last = Number(index[1]);
-    return `in an Embedding, the indices are token ids and the table has ${last + 1} rows: enlarge the table, or correct the token ids`;
+    const lastIndex = Number(index[1]);
+    return `in an Embedding, the indices are token ids and the table has ${lastIndex + 1} rows: enlarge the table, or correct the token ids`;
   }
   // Of two calls that differ: whether their rows, queries or keys have different lengths.
   const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
-  const differ = lengths.some(([, kind, length]) => lengths.some((each) => each[1] === kind && each[2] !== length));
-  if (!differ) return undefined;
+  const lengthsDiffer = lengths.some(([, kind, length]) =>
+    lengths.some((each) => each[1] === kind && each[2] !== length),
+  );
+  if (!lengthsDiffer) return undefined;
   return "if shards are unequal, pass sequenceLength to the module";
 }
 
 /** The details of a text of the form `where: expected …, received …; remedy`, or of what two ranks were at; else all of it is `where`. */
 function parseDetails(text: string): ErrorDetails {
-  const [, where, rest = ""] = /^(.*?): ((?:expected|received|rank \d+ is at) .*)$/s.exec(text) ?? [];
+  const [, where, detailText = ""] = /^(.*?): ((?:expected|received|rank \d+ is at) .*)$/s.exec(text) ?? [];
   if (where === undefined) return { where: text };
-  const [, body = rest, remedy] = /^(.*?); (.*)$/s.exec(rest) ?? [];
+  const [, body = detailText, remedy] = /^(.*?); (.*)$/s.exec(detailText) ?? [];
   const [, expected, received = body] = /^expected (.*?)(?:, received (.*))?$/s.exec(body) ?? [];
   return {
     where,

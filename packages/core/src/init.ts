@@ -122,9 +122,9 @@ function throwMissingCollectives(size: number): never {
   });
 }
 
-function registerBackends(given: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
+function registerBackends(customBackends: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
   const backends = new Map<string, AttentionBackend>([["local", local()]]);
-  for (const backend of given) {
+  for (const backend of customBackends) {
     if (backends.has(backend.name) && backend.name !== "local") {
       throw new OptionError({
         where: "init: backends",

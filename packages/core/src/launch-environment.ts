@@ -101,17 +101,17 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
 /** This process's number among the ranks of its host; undefined where the launcher sets none. Throws OptionError for no integer. */
 export function localRank(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localRank", env);
-  const own = parseInteger("LOCAL_RANK", env);
+  const parsedRank = parseInteger("LOCAL_RANK", env);
   const launcher = localLauncher(env);
-  return own ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
+  return parsedRank ?? (launcher === undefined ? undefined : parseInteger(launcher.localRank, env));
 }
 
 /** Ranks of this host; undefined where the launcher sets none. Throws OptionError unless it is an integer ≥ 1. */
 export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localWorldSize", env);
-  const own = parseInteger("LOCAL_WORLD_SIZE", env, 1);
+  const parsedSize = parseInteger("LOCAL_WORLD_SIZE", env, 1);
   const launcher = localLauncher(env);
-  if (own !== undefined || launcher === undefined) return own;
+  if (parsedSize !== undefined || launcher === undefined) return parsedSize;
   return launcher === slurm ? slurmTasks(env) : parseInteger(launcher.localWorldSize, env, 1);
 }
 
@@ -123,18 +123,19 @@ function checkEnvironment(where: string, env: unknown): void {
 function localLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
   const launcher = findLauncher(env);
   if (launcher !== torchrun || env["LOCAL_RANK"] || env["LOCAL_WORLD_SIZE"]) return launcher;
-  const below = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
-  const isSame = below && env[below.rank] === env["RANK"] && env[below.worldSize] === env["WORLD_SIZE"];
-  return isSame ? below : launcher;
+  const nativeLauncher = findLauncher({ ...env, RANK: "", WORLD_SIZE: "" });
+  const hasSameRank =
+    nativeLauncher && env[nativeLauncher.rank] === env["RANK"] && env[nativeLauncher.worldSize] === env["WORLD_SIZE"];
+  return hasSameRank ? nativeLauncher : launcher;
 }
 
 function findLauncher(env: EnvironmentVariables): LauncherVariables | undefined {
-  const isSet = ({ rank, worldSize }: LauncherVariables): boolean => Boolean(env[rank] || env[worldSize]);
-  if (isSet(torchrun)) return torchrun;
-  if (isSet(openMpi)) return openMpi;
+  const isLauncherSet = ({ rank, worldSize }: LauncherVariables): boolean => Boolean(env[rank] || env[worldSize]);
+  if (isLauncherSet(torchrun)) return torchrun;
+  if (isLauncherSet(openMpi)) return openMpi;
   // `srun --mpi=pmi2` sets PMI_RANK, too, but nothing of the host.
-  if (isSet(mpich) && (env[mpich.localRank] || !isSlurmStep(env))) return mpich;
-  return isSlurmStep(env) && isSet(slurm) ? slurm : undefined;
+  if (isLauncherSet(mpich) && (env[mpich.localRank] || !isSlurmStep(env))) return mpich;
+  return isSlurmStep(env) && isLauncherSet(slurm) ? slurm : undefined;
 }
 
 /** In a batch script the variables of tasks are set, too, but it is none. */
@@ -149,13 +150,13 @@ function checkRank(
   const rank = parseInteger(variables.rank, env);
   const worldSize = parseInteger(variables.worldSize, env, 1);
   if (rank === undefined || worldSize === undefined) {
-    const [missing, present] =
+    const [missingVariable, presentVariable] =
       rank === undefined ? [variables.rank, variables.worldSize] : [variables.worldSize, variables.rank];
     throw new OptionError({
-      where: `environment variable ${missing}`,
-      expected: `an integer, because ${present} is set`,
+      where: `environment variable ${missingVariable}`,
+      expected: `an integer, because ${presentVariable} is set`,
       received: "none",
-      remedy: `set both, or start the ranks with mosaic-run; without a launcher, unset ${present}`,
+      remedy: `set both, or start the ranks with mosaic-run; without a launcher, unset ${presentVariable}`,
     });
   }
   if (rank < worldSize) return [rank, worldSize];
@@ -200,14 +201,14 @@ function parseEndpoint(env: EnvironmentVariables): LaunchEnvironment["endpoint"]
 
 /** torchrun's own store listens on MASTER_PORT. */
 function endpointPort(env: EnvironmentVariables): number | undefined {
-  const own = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
-  const master = parseInteger("MASTER_PORT", env, 1, 65_535);
-  if (own !== undefined) return own;
-  if (master !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? master + 1 : master;
+  const mosaicPort = parseInteger("MOSAIC_MASTER_PORT", env, 1, 65_535);
+  const masterPort = parseInteger("MASTER_PORT", env, 1, 65_535);
+  if (mosaicPort !== undefined) return mosaicPort;
+  if (masterPort !== undefined) return env["TORCHELASTIC_USE_AGENT_STORE"] === "True" ? masterPort + 1 : masterPort;
   if (!isSlurmStep(env)) return undefined;
   // Steps of one job, and jobs in a row, that share a host get different ports.
-  const number = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
-  return SLURM_PORTS.first + (number % SLURM_PORTS.count);
+  const stepNumber = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
+  return SLURM_PORTS.first + (stepNumber % SLURM_PORTS.count);
 }
 
 function slurmRestarts(env: EnvironmentVariables): number {
@@ -216,16 +217,16 @@ function slurmRestarts(env: EnvironmentVariables): number {
 
 /** Of `2(x3),1`, tasks of each node, those of this one. */
 function slurmTasks(env: EnvironmentVariables): number | undefined {
-  const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((part) => {
-    const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
+  const counts = (env["SLURM_STEP_TASKS_PER_NODE"] ?? "").split(",").flatMap((entry) => {
+    const [, tasks, nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(entry) ?? [];
     return tasks === undefined ? [] : Array.from({ length: Number(nodes) }, () => Number(tasks));
   });
   return counts[parseInteger("SLURM_NODEID", env) ?? 0];
 }
 
 /** Of `n[001-003,7],m1`, n001. */
-function firstHost(list = ""): string | undefined {
-  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(list) ?? [];
+function firstHost(hostList = ""): string | undefined {
+  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(hostList) ?? [];
   return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1") || undefined;
 }
 

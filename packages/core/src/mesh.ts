@@ -25,24 +25,24 @@ export interface DeviceMesh {
 
 function checkLengths(where: string, lengths: unknown): void {
   const isObject = typeof lengths === "object" && lengths !== null;
-  const fits = isObject && Object.values(lengths).every((length) => typeof length === "number");
-  expectValue(where, fits, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
+  const areLengths = isObject && Object.values(lengths).every((length) => typeof length === "number");
+  expectValue(where, areLengths, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
 }
 
 /** The coordinate of a rank. */
 export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   checkLengths("coordinateOf", shape);
   const lengths = Object.values(shape);
-  const isMesh = lengths.every((length) => Number.isSafeInteger(length) && length >= 1);
-  expectValue("coordinateOf: mesh", isMesh, "axis lengths that are integers ≥ 1", lengths);
+  const isValidMesh = lengths.every((length) => Number.isSafeInteger(length) && length >= 1);
+  expectValue("coordinateOf: mesh", isValidMesh, "axis lengths that are integers ≥ 1", lengths);
   const size = lengths.reduce((product, length) => product * length, 1);
-  const isRank = Number.isSafeInteger(rank) && rank >= 0 && rank < size;
-  expectValue("coordinateOf", isRank, `a rank from 0 to ${size - 1}`, rank);
+  const isValidRank = Number.isSafeInteger(rank) && rank >= 0 && rank < size;
+  expectValue("coordinateOf", isValidRank, `a rank from 0 to ${size - 1}`, rank);
   const entries: [string, number][] = [];
-  let rest = rank;
+  let remainder = rank;
   for (const [axis, length] of Object.entries(shape).reverse()) {
-    entries.unshift([axis, rest % length]);
-    rest = Math.floor(rest / length);
+    entries.unshift([axis, remainder % length]);
+    remainder = Math.floor(remainder / length);
   }
   return Object.fromEntries(entries);
 }
@@ -56,12 +56,12 @@ export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coord
 
 function checkMeshShape(shape: Coordinate, size: number): void {
   // JavaScript sorts names like "0" before all others, so that axes would change their order.
-  const unusable = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
-  if (unusable.length > 0) {
+  const invalidNames = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
+  if (invalidNames.length > 0) {
     throw new OptionError({
       where: "init: mesh",
       expected: "axis names that begin with a letter",
-      received: unusable.map((axis) => `"${axis}"`).join(", "),
+      received: invalidNames.map((axis) => `"${axis}"`).join(", "),
     });
   }
   const lengths = Object.values(shape);
@@ -119,21 +119,21 @@ export async function createMesh(world: ProcessGroup, lengths: Coordinate): Prom
  */
 function rankOrder({ size, hosts }: ProcessGroup, shape: Coordinate): readonly number[] {
   const ranks = Array.from({ length: size }, (_, rank) => rank);
-  if (!hosts || !hasEqualHosts(hosts)) return ranks;
-  const byHost = ranks.toSorted((a, b) => hosts[a]! - hosts[b]! || a - b);
+  if (!hosts || !hasEqualHostSizes(hosts)) return ranks;
+  const ranksByHost = ranks.toSorted((a, b) => hosts[a]! - hosts[b]! || a - b);
   let stride = size;
   for (const length of Object.values(shape)) {
     stride /= length;
-    const isOrdered = byHost.every(
-      (rank, place) => Math.floor(place / stride) % length === 0 || byHost[place - stride]! < rank,
+    const isOrderedByHost = ranksByHost.every(
+      (rank, position) => Math.floor(position / stride) % length === 0 || ranksByHost[position - stride]! < rank,
     );
-    if (!isOrdered) return ranks;
+    if (!isOrderedByHost) return ranks;
   }
-  return byHost;
+  return ranksByHost;
 }
 
 /** Whether all hosts have equally many ranks. */
-function hasEqualHosts(hosts: readonly number[]): boolean {
+function hasEqualHostSizes(hosts: readonly number[]): boolean {
   const counts = new Map<number, number>();
   for (const host of hosts) counts.set(host, (counts.get(host) ?? 0) + 1);
   return new Set(counts.values()).size === 1;

@@ -101,8 +101,8 @@ export function custom<Value, const S extends OptionSettings<NoInfer<Value>>>(
 ): Option<Value, PresenceOf<S>> {
   expectValue("option: expected", typeof expected === "string", "a text", expected);
   checkFunction("option: accepts", accepts);
-  const isSettings = settings === undefined || isObject(settings);
-  expectValue("option: settings", isSettings, "settings { default, optional, expected, remedy }", settings);
+  const isValidSettings = settings === undefined || isObject(settings);
+  expectValue("option: settings", isValidSettings, "settings { default, optional, expected, remedy }", settings);
   const presence = settings?.default !== undefined ? "default" : settings?.optional ? "optional" : "required";
   return {
     expected: settings?.expected ?? expected,
@@ -136,12 +136,12 @@ function numberRange(range: NumberRange): { readonly text: string; readonly cont
 }
 
 function formatRange({ min, max, above, below }: NumberRange): string {
-  const [least, most] = [min ?? above, max ?? below];
-  if (least === undefined && most === undefined) return "";
-  if (most === undefined) return min === undefined ? ` > ${least}` : ` ≥ ${least}`;
-  if (least === undefined) return max === undefined ? ` < ${most}` : ` ≤ ${most}`;
-  if (min === undefined) return ` above ${least} and ${max === undefined ? "below" : "at most"} ${most}`;
-  return ` from ${least} to ${max === undefined ? "below " : ""}${most}`;
+  const [lower, upper] = [min ?? above, max ?? below];
+  if (lower === undefined && upper === undefined) return "";
+  if (upper === undefined) return min === undefined ? ` > ${lower}` : ` ≥ ${lower}`;
+  if (lower === undefined) return max === undefined ? ` < ${upper}` : ` ≤ ${upper}`;
+  if (min === undefined) return ` above ${lower} and ${max === undefined ? "below" : "at most"} ${upper}`;
+  return ` from ${lower} to ${max === undefined ? "below " : ""}${upper}`;
 }
 
 /** A finite number, within a range. */
@@ -178,8 +178,11 @@ export function oneOf<const V extends string | number, const S extends OptionSet
   settings?: S,
 ): Option<V, PresenceOf<S>> {
   expectValue("option.oneOf", Array.isArray(values), "an array of values", values);
-  const shown = values.map((each) => formatValue(each));
-  const expected = shown.length < 2 ? shown.join("") : `${shown.slice(0, -1).join(", ")} or ${shown.at(-1)}`;
+  const formattedValues = values.map((each) => formatValue(each));
+  const expected =
+    formattedValues.length < 2
+      ? formattedValues.join("")
+      : `${formattedValues.slice(0, -1).join(", ")} or ${formattedValues.at(-1)}`;
   return custom(expected, (value): value is V => (values as readonly unknown[]).includes(value), settings);
 }
 
@@ -297,10 +300,11 @@ export function mask<const S extends OptionSettings<Mask>>(settings?: S): Option
 export function placement<const S extends OptionSettings<PlacementName | Placement>>(
   settings?: S,
 ): Option<PlacementName | Placement, PresenceOf<S>> {
-  const named = oneOf(["contiguous", "zigzag", "striped"]);
+  const placementName = oneOf(["contiguous", "zigzag", "striped"]);
   const hasSpans = hasMethods<Placement>("spans");
   const expected = "contiguous, zigzag, striped or a Placement";
-  const isPlacement = (value: unknown): value is PlacementName | Placement => named.accepts(value) || hasSpans(value);
+  const isPlacement = (value: unknown): value is PlacementName | Placement =>
+    placementName.accepts(value) || hasSpans(value);
   return custom(expected, isPlacement, settings);
 }
 
@@ -322,9 +326,9 @@ export function meshShape<const S extends OptionSettings<Coordinate>>(settings?:
 export function backend<const S extends OptionSettings<AttentionBackend>>(
   settings?: S,
 ): Option<AttentionBackend, PresenceOf<S>> {
-  const hasHalves = hasMethods<AttentionBackend>("attend", "attendBackward");
+  const hasAttendMethods = hasMethods<AttentionBackend>("attend", "attendBackward");
   const isBackend = (value: unknown): value is AttentionBackend =>
-    hasHalves(value) &&
+    hasAttendMethods(value) &&
     [value.check, value.blockwise, value.withShape].every((each) => each === undefined || typeof each === "function") &&
     typeof value.name === "string" &&
     Array.isArray(value.axes);

@@ -47,19 +47,21 @@ export interface OptionsDeclaration<F extends Fields> {
 export function defineOptions<const F extends Fields>(name: string, fields: F): OptionsDeclaration<F> {
   expectValue("defineOptions: name", typeof name === "string", "a name", name);
   checkFields(`defineOptions: ${name}`, fields);
-  let compiled: CompiledFields | undefined;
+  let compiledFields: CompiledFields | undefined;
   // Operations parse their options at every call: without a spread, a closure or a pair of an entry.
-  const parse = (given: unknown, where: string = name): Readonly<Record<string, unknown>> => {
-    const { names, options, defaults } = (compiled ??= compileFields(fields));
+  const parse = (userOptions: unknown, where: string = name): Readonly<Record<string, unknown>> => {
+    const { names, options, defaults } = (compiledFields ??= compileFields(fields));
     // Calls without options are frequent, and all get the same object.
-    if (given === undefined && defaults !== undefined) return defaults;
-    if (!isObject(given)) throw new OptionError({ where, expected: "an options object", received: formatValue(given) });
-    for (const each of Object.keys(given)) if (!names.includes(each)) throw unknownOptionError(where, fields, given);
+    if (userOptions === undefined && defaults !== undefined) return defaults;
+    if (!isObject(userOptions))
+      throw new OptionError({ where, expected: "an options object", received: formatValue(userOptions) });
+    for (const each of Object.keys(userOptions))
+      if (!names.includes(each)) throw unknownOptionError(where, fields, userOptions);
     const parsed: Record<string, unknown> = {};
     for (let i = 0; i < names.length; i++) {
       const each = names[i]!;
       const option = options[i]!;
-      const value = given[each];
+      const value = userOptions[each];
       if (value === undefined && option.presence !== "required") parsed[each] = option.default;
       else if (option.accepts(value)) parsed[each] = value;
       else throw invalidValue(`${formatWhere(where)}: ${each}`, option, value);
@@ -91,12 +93,12 @@ export function checkArgument<Value>(where: string, value: unknown, kind: Option
   if (!kind.accepts(value)) throw invalidValue(where, kind, value);
 }
 
-function unknownOptionError(where: string, legal: Fields, options: object): OptionError {
-  const unknown = Object.keys(options).filter((name) => !Object.hasOwn(legal, name));
+function unknownOptionError(where: string, knownFields: Fields, options: object): OptionError {
+  const unknownNames = Object.keys(options).filter((name) => !Object.hasOwn(knownFields, name));
   return new OptionError({
     where,
-    expected: `options among ${Object.keys(legal).join(", ")}`,
-    received: unknown.map((name) => `"${name}"`).join(", "),
+    expected: `options among ${Object.keys(knownFields).join(", ")}`,
+    received: unknownNames.map((name) => `"${name}"`).join(", "),
   });
 }
 
@@ -110,8 +112,9 @@ function invalidValue(where: string, { expected, remedy, fields }: Option<unknow
   if (fields && isObject(value)) {
     if (Object.keys(value).some((name) => !Object.hasOwn(fields, name)))
       return unknownOptionError(where, fields, value);
-    const fault = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
-    if (fault) return invalidValue(`${formatWhere(where)}: ${fault[0]}`, fault[1], value[fault[0]]);
+    const invalidField = Object.entries(fields).find(([name, each]) => !acceptsAbsent(each, value[name]));
+    if (invalidField)
+      return invalidValue(`${formatWhere(where)}: ${invalidField[0]}`, invalidField[1], value[invalidField[0]]);
   }
   return new OptionError({ where, expected, received: formatValue(value), ...(remedy !== undefined && { remedy }) });
 }

@@ -79,19 +79,22 @@ type Distribution =
 
 /** Throws an OptionError unless mean and std ≥ 0, or low ≤ high, are finite. */
 export function checkDistribution(where: string, spec: Distribution): void {
-  const { isRight, expected, received } =
-    spec.kind === "normal"
-      ? {
-          isRight: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
-          expected: "a finite mean and a finite std ≥ 0",
-          received: `mean ${spec.mean}, std ${spec.std}`,
-        }
-      : {
-          isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
-          expected: "finite low and high with low ≤ high",
-          received: `low ${spec.low}, high ${spec.high}`,
-        };
-  if (!isRight) throw new OptionError({ where, expected, received });
+  const {
+    isRight: isValid,
+    expected,
+    received,
+  } = spec.kind === "normal"
+    ? {
+        isRight: Number.isFinite(spec.mean) && Number.isFinite(spec.std) && spec.std >= 0,
+        expected: "a finite mean and a finite std ≥ 0",
+        received: `mean ${spec.mean}, std ${spec.std}`,
+      }
+    : {
+        isRight: Number.isFinite(spec.low) && Number.isFinite(spec.high) && spec.low <= spec.high,
+        expected: "finite low and high with low ≤ high",
+        received: `low ${spec.low}, high ${spec.high}`,
+      };
+  if (!isValid) throw new OptionError({ where, expected, received });
 }
 
 const nextStreams = new WeakMap<Device, number>();
@@ -107,9 +110,9 @@ function resolveRandomStream(on: DeviceOrContext, { seed, stream }: RandomStream
 }
 
 function nextStream(device: Device): number {
-  const next = nextStreams.get(device) ?? 0;
-  nextStreams.set(device, next + 1);
-  return next;
+  const streamNumber = nextStreams.get(device) ?? 0;
+  nextStreams.set(device, streamNumber + 1);
+  return streamNumber;
 }
 
 /** A seed per rank, different from the shared seed of parameters. 2³²/φ separates neighbouring ranks. */
@@ -130,28 +133,28 @@ let activeRngState: RngState | undefined;
 
 /** Runs synchronous bodies: the first run takes new stream numbers for random tensors, later runs repeat them. */
 export function preserveRngState(): <T>(body: () => T) => T {
-  const own: RngState = { numbers: [], outer: activeRngState, next: undefined };
+  const recordedState: RngState = { numbers: [], outer: activeRngState, next: undefined };
   return (body) => {
-    const before = activeRngState;
-    activeRngState = own;
+    const previousState = activeRngState;
+    activeRngState = recordedState;
     try {
       return body();
     } finally {
-      activeRngState = before;
-      own.next = 0;
+      activeRngState = previousState;
+      recordedState.next = 0;
     }
   };
 }
 
 /** The stream number of a random tensor: a new one, or, in a recomputed body, that of the first run. */
 export function nextStreamNumber(createNumber: () => number): number {
-  return takeStreamNumber(activeRngState, createNumber);
+  return replayStreamNumber(activeRngState, createNumber);
 }
 
-function takeStreamNumber(draws: RngState | undefined, fresh: () => number): number {
-  if (!draws) return fresh();
-  if (draws.next !== undefined) return draws.numbers[draws.next++] ?? fresh();
-  const number = takeStreamNumber(draws.outer, fresh);
-  draws.numbers.push(number);
-  return number;
+function replayStreamNumber(state: RngState | undefined, createNumber: () => number): number {
+  if (!state) return createNumber();
+  if (state.next !== undefined) return state.numbers[state.next++] ?? createNumber();
+  const streamNumber = replayStreamNumber(state.outer, createNumber);
+  state.numbers.push(streamNumber);
+  return streamNumber;
 }

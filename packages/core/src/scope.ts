@@ -43,8 +43,8 @@ export function scope<T>(body: () => T): T {
 const idleTrackers: TensorTracker[] = [];
 
 /** Releases what is not returned; what is belongs to the scope around it, unless it was created outside of this one. */
-function endScope<T>(tracker: TensorTracker, result: T, returned: readonly Tensor[]): T {
-  for (const tensor of returned) if (tensor.owner === tracker) transferToActive(tensor);
+function endScope<T>(tracker: TensorTracker, result: T, returnedTensors: readonly Tensor[]): T {
+  for (const tensor of returnedTensors) if (tensor.owner === tracker) transferToActive(tensor);
   tracker.release();
   // What it has owned is released, or another's.
   idleTrackers.push(tracker);

@@ -81,8 +81,8 @@ function equalNumbers(a: Shape, b: Shape): boolean {
 /** Counts a negative axis from the end; throws a ShapeError that names the legal range. */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
   if (!Number.isInteger(axis) || typeof rank !== "number") throw axisError(axis, rank, where);
-  const normal = axis < 0 ? axis + rank : axis;
-  if (normal >= 0 && normal < rank) return normal;
+  const positiveAxis = axis < 0 ? axis + rank : axis;
+  if (positiveAxis >= 0 && positiveAxis < rank) return positiveAxis;
   throw axisError(axis, rank, where);
 }
 
@@ -125,8 +125,8 @@ export function viewStrides(shape: Shape, strides: Shape, to: Shape): number[] |
   let chunk = { stride: strides.at(-1)!, size: 1, filled: 1 };
   for (let axis = shape.length - 1; axis >= 0; axis--) {
     chunk.size *= shape[axis]!;
-    const dense = axis > 0 && (shape[axis - 1] === 1 || strides[axis - 1] === chunk.size * chunk.stride);
-    if (dense) continue;
+    const isDense = axis > 0 && (shape[axis - 1] === 1 || strides[axis - 1] === chunk.size * chunk.stride);
+    if (isDense) continue;
     for (; next >= 0 && (chunk.filled < chunk.size || to[next] === 1); next--) {
       result[next] = chunk.filled * chunk.stride;
       chunk.filled *= to[next]!;
@@ -152,17 +152,17 @@ export function checkViewBounds(view: StridedView, size: number): void {
   expectValue("view", typeof offset === "number" && typeof size === "number", "a numeric offset", offset);
   let first = offset;
   let last = offset;
-  let legal = shape.length === strides.length && Number.isInteger(offset);
+  let isValid = shape.length === strides.length && Number.isInteger(offset);
   let empty = false;
-  for (let axis = 0; legal && axis < shape.length; axis++) {
+  for (let axis = 0; isValid && axis < shape.length; axis++) {
     const length = shape[axis]!;
     const stride = strides[axis]!;
-    legal = Number.isInteger(length) && length >= 0 && Number.isInteger(stride);
+    isValid = Number.isInteger(length) && length >= 0 && Number.isInteger(stride);
     empty ||= length === 0;
     if (stride < 0) first += (length - 1) * stride;
     else last += (length - 1) * stride;
   }
-  if (legal && (empty || (first >= 0 && last < size))) return;
+  if (isValid && (empty || (first >= 0 && last < size))) return;
   throw new ShapeError({
     where: "view",
     expected: `a view within the ${size} elements of the tensor`,

@@ -123,13 +123,17 @@ export class Tensor implements Disposable, TensorInit {
   /** Throws a DisposedError that names `where` if the tensor was disposed. */
   assertNotDisposed(where: string): void {
     if (!this.#disposed) return;
-    const isScoped = this.owner === releasedByScope;
+    const isReleasedByScope = this.owner === releasedByScope;
     const shape = formatShape(this.shape);
     throw new DisposedError({
       where,
       expected: "a tensor that is not disposed",
-      received: isScoped ? `a tensor of shape ${shape} released by its scope` : `a disposed tensor of shape ${shape}`,
-      remedy: isScoped ? "return the tensor from the scope, or call keep(x)" : "dispose a tensor after its last use",
+      received: isReleasedByScope
+        ? `a tensor of shape ${shape} released by its scope`
+        : `a disposed tensor of shape ${shape}`,
+      remedy: isReleasedByScope
+        ? "return the tensor from the scope, or call keep(x)"
+        : "dispose a tensor after its last use",
     });
   }
 
@@ -170,9 +174,9 @@ export class Tensor implements Disposable, TensorInit {
    */
   view(options: ViewOptions): Tensor {
     this.assertNotDisposed("view");
-    const isOptions = typeof options === "object" && options !== null && !Array.isArray(options);
+    const isViewOptions = typeof options === "object" && options !== null && !Array.isArray(options);
     const remedy = Array.isArray(options) ? `use reshape(${formatValue(options)})` : undefined;
-    expectValue("view", isOptions, "{ shape, strides, offset }", options, remedy);
+    expectValue("view", isViewOptions, "{ shape, strides, offset }", options, remedy);
     const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;
     checkViewBounds({ shape, strides, offset }, storage.byteLength / dtypeBytes[dtype]);
@@ -189,8 +193,9 @@ export class Tensor implements Disposable, TensorInit {
     this.assertNotDisposed("setData");
     expectValue("setData", isTensor(other), "a Tensor", other);
     other.assertNotDisposed("setData");
-    const fits = sameShape(other.shape, this.shape) && other.dtype === this.dtype && other.device === this.device;
-    if (!fits || !other.isContiguous || !this.isContiguous) {
+    const isCompatible =
+      sameShape(other.shape, this.shape) && other.dtype === this.dtype && other.device === this.device;
+    if (!isCompatible || !other.isContiguous || !this.isContiguous) {
       throw new ShapeError({
         where: "setData",
         expected: `${formatShape(this.shape)} ${this.dtype}, contiguous, on the same device`,
@@ -199,10 +204,10 @@ export class Tensor implements Disposable, TensorInit {
     }
     other.storage.retain();
     this.storage.release();
-    const own = this as { -readonly [Name in "storage" | "strides" | "offset"]: Tensor[Name] };
-    own.storage = other.storage;
-    own.strides = other.strides;
-    own.offset = other.offset;
+    const mutableThis = this as { -readonly [Name in "storage" | "strides" | "offset"]: Tensor[Name] };
+    mutableThis.storage = other.storage;
+    mutableThis.strides = other.strides;
+    mutableThis.offset = other.offset;
   }
 
   /** The same memory without history. */
@@ -238,8 +243,8 @@ export class Tensor implements Disposable, TensorInit {
 
   /** Shape, dtype and device, as `console.log` shows them; values need `read`. */
   toString(): string {
-    const what = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
-    return this.#disposed ? `${what}, disposed` : what;
+    const description = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
+    return this.#disposed ? `${description}, disposed` : description;
   }
 
   /** What JSON.stringify writes: shape, dtype and device, such as "cuda:0". Values need `read`; checkpoints, `@mosaic/nn`. */

@@ -60,7 +60,7 @@ let activeTracker: TensorTracker | undefined;
 
 /** Runs `body` (synchronous) while `tracker` tracks what it creates; if it throws, disposes that. */
 export function track<T>(tracker: TensorTracker, body: () => T): T {
-  const outer = activeTracker;
+  const outerTracker = activeTracker;
   activeTracker = tracker;
   try {
     return body();
@@ -68,19 +68,19 @@ export function track<T>(tracker: TensorTracker, body: () => T): T {
     tracker.release();
     throw error;
   } finally {
-    activeTracker = outer;
+    activeTracker = outerTracker;
   }
 }
 
 /** Makes `tracker` the innermost one; returns the one that it takes the place of, for `leaveTracker`. */
 export function enterTracker(tracker: TensorTracker | undefined): TensorTracker | undefined {
-  const outer = activeTracker;
+  const outerTracker = activeTracker;
   activeTracker = tracker;
-  return outer;
+  return outerTracker;
 }
 
-export function leaveTracker(outer: TensorTracker | undefined): void {
-  activeTracker = outer;
+export function leaveTracker(outerTracker: TensorTracker | undefined): void {
+  activeTracker = outerTracker;
 }
 
 /** Tracks a new tensor. */
@@ -106,12 +106,12 @@ export function releaseOnError<T>(body: () => T): T {
 }
 
 /** Runs `body` (synchronous), whose tensors outlive whatever surrounds it: leaves keep their gradients. */
-export function untracked<T>(body: () => T): T {
-  const outer = activeTracker;
+export function runUntracked<T>(body: () => T): T {
+  const outerTracker = activeTracker;
   activeTracker = undefined;
   try {
     return body();
   } finally {
-    activeTracker = outer;
+    activeTracker = outerTracker;
   }
 }

@@ -45,13 +45,13 @@ export function reshape(x: Tensor, to: Shape): Tensor {
 function inferShape(from: Shape, to: Shape): number[] {
   const size = numel(from);
   const shape = to.slice();
-  let [known, open, openAxis] = [1, 0, -1];
+  let [knownSize, numInferred, inferredAxis] = [1, 0, -1];
   for (let axis = 0; axis < to.length; axis++) {
-    if (to[axis] === -1) [open, openAxis] = [open + 1, axis];
-    else known *= to[axis]!;
+    if (to[axis] === -1) [numInferred, inferredAxis] = [numInferred + 1, axis];
+    else knownSize *= to[axis]!;
   }
-  if (open === 1) shape[openAxis] = size / known;
-  if (open <= 1 && isShape(shape) && numel(shape) === size) return shape;
+  if (numInferred === 1) shape[inferredAxis] = size / knownSize;
+  if (numInferred <= 1 && isShape(shape) && numel(shape) === size) return shape;
   throw new ShapeError({
     where: "reshape",
     expected: `a shape with ${size} elements, as in ${formatShape(from)}`,
@@ -103,29 +103,29 @@ export function transpose(x: Tensor, a: number, b: number): Tensor {
 
 export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
   x.assertNotDisposed("slice");
-  const along = normalizeAxis(axis, x.rank, "slice");
-  const { start, count, step } = resolveRange(range, x.shape[along]!);
+  const normalizedAxis = normalizeAxis(axis, x.rank, "slice");
+  const { start, count, step } = resolveRange(range, x.shape[normalizedAxis]!);
   const out = x.view({
-    shape: x.shape.with(along, count),
-    strides: x.strides.with(along, x.strides[along]! * step),
-    offset: x.offset + (count > 0 ? start * x.strides[along]! : 0),
+    shape: x.shape.with(normalizedAxis, count),
+    strides: x.strides.with(normalizedAxis, x.strides[normalizedAxis]! * step),
+    offset: x.offset + (count > 0 ? start * x.strides[normalizedAxis]! : 0),
   });
   if (!isRecorded(x)) return out;
   const from = x.shape;
   const isEmpty = out.size === 0;
-  const partOf = (whole: Tensor): Tensor => slice(whole, along, { start, end: start + count * step, step });
+  const sliceLike = (base: Tensor): Tensor => slice(base, normalizedAxis, { start, end: start + count * step, step });
   return out.record([x], {
     name: "slice",
     backward(dOut) {
       const dx = dOut.device.empty(from, dOut.dtype);
       dOut.device.kernels.fill(dx, 0);
-      using part = partOf(dx);
-      if (!isEmpty) dOut.device.kernels.copy(part, dOut);
+      using slicedGradient = sliceLike(dx);
+      if (!isEmpty) dOut.device.kernels.copy(slicedGradient, dOut);
       return [dx];
     },
-    addGradient(dOut, into) {
-      using part = partOf(into);
-      if (!isEmpty) dOut.device.kernels.binary("add", part, part, dOut);
+    addGradient(dOut, accumulator) {
+      using slicedAccumulator = sliceLike(accumulator);
+      if (!isEmpty) dOut.device.kernels.binary("add", slicedAccumulator, slicedAccumulator, dOut);
     },
     free() {},
   });
@@ -142,18 +142,19 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
       received: `start ${formatValue(range.start)}, end ${formatValue(range.end)}, step ${formatValue(step)}`,
     });
   }
-  const clip = (at: number): number => Math.min(length, Math.max(0, at < 0 ? at + length : at));
-  const start = clip(first);
-  return { start, count: Math.max(0, Math.ceil((clip(last) - start) / step)), step };
+  const clampPosition = (at: number): number => Math.min(length, Math.max(0, at < 0 ? at + length : at));
+  const start = clampPosition(first);
+  return { start, count: Math.max(0, Math.ceil((clampPosition(last) - start) / step)), step };
 }
 
 export function expand(x: Tensor, shape: Shape): Tensor {
   x.assertNotDisposed("expand");
   checkNumberArray("expand", shape);
-  const added = shape.length - x.rank;
-  const legal = shape.every((length) => Number.isInteger(length) && length >= 0);
-  const fits = added >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + added]);
-  if (!legal || !fits) {
+  const numAdded = shape.length - x.rank;
+  const isValidShape = shape.every((length) => Number.isInteger(length) && length >= 0);
+  const isBroadcastable =
+    numAdded >= 0 && x.shape.every((length, axis) => length === 1 || length === shape[axis + numAdded]);
+  if (!isValidShape || !isBroadcastable) {
     throw new ShapeError({
       where: "expand",
       expected: `a shape to which ${formatShape(x.shape)} broadcasts`,
@@ -162,8 +163,8 @@ export function expand(x: Tensor, shape: Shape): Tensor {
     });
   }
   const strides = shape.map((length, axis) => {
-    const own = axis - added;
-    return own >= 0 && x.shape[own] === length ? x.strides[own]! : 0;
+    const inputAxis = axis - numAdded;
+    return inputAxis >= 0 && x.shape[inputAxis] === length ? x.strides[inputAxis]! : 0;
   });
   const from = x.shape;
   return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, from));
@@ -171,10 +172,12 @@ export function expand(x: Tensor, shape: Shape): Tensor {
 
 /** Sums what broadcasting repeated: the gradient of a broadcast operand. Always a handle of its own. */
 export function sumToSize(x: Tensor, shape: Shape): Tensor {
-  const added = x.rank - shape.length;
-  const kept = x.shape.map((length, axis) => (axis < added ? 1 : shape[axis - added] === length ? length : 1));
-  if (numel(kept) === x.size) return reshape(x, shape);
-  using sum = x.device.empty(kept, x.dtype);
+  const numAdded = x.rank - shape.length;
+  const reducedShape = x.shape.map((length, axis) =>
+    axis < numAdded ? 1 : shape[axis - numAdded] === length ? length : 1,
+  );
+  if (numel(reducedShape) === x.size) return reshape(x, shape);
+  using sum = x.device.empty(reducedShape, x.dtype);
   if (x.size === 0) x.device.kernels.fill(sum, 0);
   else x.device.kernels.reduce("sum", sum, x);
   return reshape(sum, shape);

@@ -25,9 +25,7 @@ describe("init", () => {
     await using ctx = await start();
     expect(ctx.size).toBe(1);
     vi.stubEnv("WORLD_SIZE", "many");
-    await expect(start()).rejects.toThrow(
-      /environment variable WORLD_SIZE: expected an integer ≥ 1, received "many"/,
-    );
+    await expect(start()).rejects.toThrow(/environment variable WORLD_SIZE: expected an integer ≥ 1, received "many"/);
     vi.stubEnv("WORLD_SIZE", "2");
     await expect(start()).rejects.toThrow(/collectives for 2 ranks, received none; pass collectives, such as/);
   });

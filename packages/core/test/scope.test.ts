@@ -10,7 +10,7 @@ import { createParameter } from "../src/modules/parameters.ts";
 import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
-import { untracked } from "../src/tracking.ts";
+import { runUntracked } from "../src/tracking.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
 let device: ReferenceDevice;
@@ -170,7 +170,7 @@ describe("scopes within scopes", () => {
   test("code that runs untracked inside belongs to none", () => {
     let x: Tensor | undefined;
     scope(() => {
-      x = untracked(() => ones(device, [1]));
+      x = runUntracked(() => ones(device, [1]));
     });
     expect(x!.isDisposed).toBe(false);
   });

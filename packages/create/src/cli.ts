@@ -8,7 +8,7 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
-const rows = Object.entries(templates).map(([name, what]) => `  ${name.padEnd(10)} ${what}`);
+const rows = Object.entries(templates).map(([name, description]) => `  ${name.padEnd(10)} ${description}`);
 const help = `npm create @mosaic <folder> -- [--template <name>] [--no-install]
 
 templates (the first is the default):
@@ -28,31 +28,33 @@ function main(): number {
     return values.help ? 0 : 1;
   }
   const path = createProject({ directory, template: values.template });
-  const manager = packageManager();
+  const packageManagerName = packageManager();
   if (!values["no-install"]) {
-    const { status } = spawnSync(manager, ["install"], {
+    const { status } = spawnSync(packageManagerName, ["install"], {
       cwd: path,
       stdio: "inherit",
       shell: process.platform === "win32",
     });
     if (status !== 0) {
       process.stderr.write(
-        `\n${path}: the project was created, but ${manager} install failed (see above); install packages that are not in the ` +
-          `registry, such as tarballs, manually, then run:\n\n  cd ${directory} && ${manager} install && ${manager} start\n`,
+        `\n${path}: the project was created, but ${packageManagerName} install failed (see above); install packages that are not in the ` +
+          `registry, such as tarballs, manually, then run:\n\n  cd ${directory} && ${packageManagerName} install && ${packageManagerName} start\n`,
       );
       return status ?? 1;
     }
   }
-  process.stdout.write(`\n${path}: ${templates[values.template]}\n\n  cd ${directory} && ${manager} start\n`);
+  process.stdout.write(
+    `\n${path}: ${templates[values.template]}\n\n  cd ${directory} && ${packageManagerName} start\n`,
+  );
   return 0;
 }
 
 try {
   process.exitCode = main();
 } catch (error) {
-  const isOfCaller =
+  const isUsageError =
     error instanceof CreateError || (error as NodeJS.ErrnoException).code?.startsWith("ERR_PARSE_ARGS");
-  if (!isOfCaller) throw error;
+  if (!isUsageError) throw error;
   process.stderr.write(`${(error as Error).message}\n\n${help}`);
   process.exitCode = 1;
 }

@@ -27,7 +27,7 @@ export class CreateError extends Error {
 const packageRoot = fileURLToPath(new URL("..", import.meta.url));
 
 /** Files that npm would not publish by their own names. */
-const RENAMED: Readonly<Record<string, string>> = { gitignore: ".gitignore" };
+const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gitignore" };
 
 /**
  * Writes the files of a template; installs nothing.
@@ -55,8 +55,8 @@ export function createProject({ directory, template }: ProjectOptions): string {
   }
   mkdirSync(path, { recursive: true });
   for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });
-  for (const [from, to] of Object.entries(RENAMED)) {
-    renameSync(join(path, from), join(path, to));
+  for (const [packagedName, projectName] of Object.entries(PUBLISHED_FILE_NAMES)) {
+    renameSync(join(path, packagedName), join(path, projectName));
   }
   writeManifest(path);
   return path;

@@ -35,10 +35,12 @@ type Environment = Readonly<Record<string, string | undefined>>;
 export function threadCount(threads: number | undefined, environment: Environment = process.env): number {
   if (threads !== undefined) return checkThreadCount(threads, "threads");
   if (environment.MOSAIC_THREADS) return checkThreadCount(environment.MOSAIC_THREADS, "MOSAIC_THREADS");
-  const cores = availableParallelism();
+  const availableCores = availableParallelism();
   // SLURM's share of the host for all ranks of the step; a rank that it has bound to cores of its own has no more than those.
-  const share = Math.floor((Number(environment.SLURM_CPUS_ON_NODE) || cores) / (localWorldSize(environment) ?? 1));
-  return Math.min(maxThreads, cores, Math.max(1, share));
+  const coresPerRank = Math.floor(
+    (Number(environment.SLURM_CPUS_ON_NODE) || availableCores) / (localWorldSize(environment) ?? 1),
+  );
+  return Math.min(maxThreads, availableCores, Math.max(1, coresPerRank));
 }
 
 /** Bytes; 0 for no limit. */
@@ -60,10 +62,10 @@ function checkThreadCount(value: number | string, where: string): number {
 }
 
 /** Text is a variable's: a message shows it as it is written there. */
-function checkBytes(given: number | string, where: string): number {
-  const value = typeof given === "number" || typeof given === "string" ? Number(given) : Number.NaN;
+function checkBytes(input: number | string, where: string): number {
+  const value = typeof input === "number" || typeof input === "string" ? Number(input) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw optionError(where, "an integer ≥ 1", formatValue(given));
+  throw optionError(where, "an integer ≥ 1", formatValue(input));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {
@@ -199,8 +201,8 @@ export function features(): CpuFeatures {
  * them. Blocks the host for some tens of milliseconds; meant for benchmarks.
  */
 export function fmaPeak(threads: number = threadCount(undefined), dtype: "float32" | "bfloat16" = "float32"): number {
-  const isKnown = dtype === "float32" || dtype === "bfloat16";
-  if (!isKnown) throw optionError("fmaPeak", '"float32" or "bfloat16"', formatValue(dtype));
+  const isSupportedDType = dtype === "float32" || dtype === "bfloat16";
+  if (!isSupportedDType) throw optionError("fmaPeak", '"float32" or "bfloat16"', formatValue(dtype));
   const { native, argumentBuffer } = getAddon();
   argumentBuffer.values[0] = threadCount(threads);
   argumentBuffer.values[1] = dtypeCodes[dtype];
@@ -215,8 +217,8 @@ export function fmaPeak(threads: number = threadCount(undefined), dtype: "float3
  * @throws OutOfMemoryError for a working set that the system has no memory for.
  */
 export function readBandwidth(bytes: number, threads: number = threadCount(undefined)): number {
-  const isSize = Number.isSafeInteger(bytes) && bytes >= 1;
-  if (!isSize) throw optionError("readBandwidth", "an integer number of bytes ≥ 1", formatValue(bytes));
+  const isValidSize = Number.isSafeInteger(bytes) && bytes >= 1;
+  if (!isValidSize) throw optionError("readBandwidth", "an integer number of bytes ≥ 1", formatValue(bytes));
   const { native, argumentBuffer } = getAddon();
   argumentBuffer.values[0] = threadCount(threads);
   argumentBuffer.values[1] = bytes;

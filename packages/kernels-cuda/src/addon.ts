@@ -60,18 +60,18 @@ export interface CudaSystem {
  * @throws DeviceError that reports what is missing, and what to do about it.
  */
 export function cudaSystem(): CudaSystem {
-  const [driver, library, kernels, cublasLt, ...rest] = translateErrors(() => getAddon().native.probe());
-  const gpus = Array.from({ length: rest.length / 3 }, (_, i) => {
-    const [name, capability, bytes] = rest.slice(3 * i) as [string, string, string];
-    const problem = findProblem(capability, kernels !== "");
+  const [driver, library, kernels, cublasLt, ...gpuFields] = translateErrors(() => getAddon().native.probe());
+  const gpus = Array.from({ length: gpuFields.length / 3 }, (_, i) => {
+    const [name, capability, bytes] = gpuFields.slice(3 * i) as [string, string, string];
+    const problem = describeProblem(capability, kernels !== "");
     return { name, capability, bytes: Number(bytes), ...(problem && { problem }) };
   });
   return { driver: driver!, library: library!, ...(cublasLt && { cublasLt }), gpus };
 }
 
 /** What native/device/device.cc rejects, as far as can be found without opening the GPU. */
-function findProblem(capability: string, kernels: boolean): string | undefined {
+function describeProblem(capability: string, hasKernels: boolean): string | undefined {
   if (Number(capability) < 8)
     return `compute capability ${capability} is not supported; 8.0 (Ampere) or newer is required`;
-  return kernels ? undefined : "@mosaic/kernels-cuda was built without kernels because nvcc was not found";
+  return hasKernels ? undefined : "@mosaic/kernels-cuda was built without kernels because nvcc was not found";
 }

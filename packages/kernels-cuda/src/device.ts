@@ -88,8 +88,8 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
   readonly capability: number;
 
   constructor(options?: CudaOptions) {
-    const { index: given, memoryLimit = 0, tf32 } = cudaOptions.parse(options);
-    const index = given ?? localRank() ?? 0;
+    const { index: indexOption, memoryLimit = 0, tf32 } = cudaOptions.parse(options);
+    const index = indexOption ?? localRank() ?? 0;
     checkArgument("cuda: local rank", index, cudaOptions.fields.index);
     const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,

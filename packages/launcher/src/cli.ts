@@ -16,15 +16,15 @@ import { useColor } from "./output/color.ts";
 import { jsonConsole } from "./output/json-console.ts";
 import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
-import { jobSecret, TOKEN, TOKEN_FILE } from "./secret.ts";
+import { jobSecret, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE } from "./secret.ts";
 
 /** The largest world, as docs/control-plane.md has it. */
 const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
 
-const out = new OutputSink(process.stdout);
-const err = new OutputSink(process.stderr);
+const stdout = new OutputSink(process.stdout);
+const stderr = new OutputSink(process.stderr);
 
 async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
@@ -41,26 +41,26 @@ async function main(argv: readonly string[]): Promise<number> {
   const options: LaunchOptions = { ...launch, ...entryOptions(line), color };
   const plan = resolvePlan(options);
   if (values.flag("dry-run")) {
-    const description = dryRun(plan, sources);
-    return print(settings.json ? `${JSON.stringify(description)}\n` : dryRunText(description));
+    const dryRunResult = dryRun(plan, sources);
+    return print(settings.json ? `${JSON.stringify(dryRunResult)}\n` : dryRunText(dryRunResult));
   }
   if (isRedundantTask(process.env)) {
-    err.write("mosaic-run: another task on this node starts the ranks; this task exits\n");
+    stderr.write("mosaic-run: another task on this node starts the ranks; this task exits\n");
     return 0;
   }
   if (isSlurmStep(process.env) && process.env.npm_config_user_agent !== undefined)
-    err.write(
+    stderr.write(
       "mosaic-run: npx, started by srun, may not forward SLURM's signals to the ranks; start node_modules/.bin/mosaic-run directly\n",
     );
   const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   agentStdin?.onSignal((name) => job.signal(name));
-  const restore = [forwardSignals(job), stopWithNpm(job)];
+  const cleanups = [forwardSignals(job), stopWithNpm(job)];
   try {
     return (await job.done).exitCode;
   } finally {
     // From here on only output is waited for, and a signal may end that as it ends any program.
-    for (const each of restore) each();
+    for (const cleanup of cleanups) cleanup();
   }
 }
 
@@ -70,10 +70,10 @@ async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, Sou
   const { env, secret } = await stdin.header();
   if (secret !== undefined) {
     // Set here, it is not in what /proc shows of this process.
-    process.env[TOKEN] = secret;
-    delete process.env[TOKEN_FILE];
+    process.env[TOKEN_VARIABLE] = secret;
+    delete process.env[TOKEN_FILE_VARIABLE];
   }
-  out.write(`${JSON.stringify({ event: "agent", version: launcherVersion(), pid: process.pid })}\n`);
+  stdout.write(`${JSON.stringify({ event: "agent", version: launcherVersion(), pid: process.pid })}\n`);
   return { launch: { ...launch, env }, console: { ...settings, json: true } };
 }
 
@@ -81,8 +81,8 @@ async function agentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, Sou
 async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionValues): Promise<number> {
   const { launch, console: options } = parseSettings(hosts.sources[0] as ReadonlyMap<string, SourcedValue>);
   const { entry, args = [] } = entryOptions(line);
-  const prefix = values.source("log-prefix") === "default" ? "[{host}:{rank}] " : options.logPrefix;
-  const settings = { ...options, logPrefix: prefix };
+  const consolePrefix = values.source("log-prefix") === "default" ? "[{host}:{rank}] " : options.logPrefix;
+  const settings = { ...options, logPrefix: consolePrefix };
   const color = useColor(settings.color);
   const commands = hosts.sources.map((sources) => [
     ...agentOptions(sources),
@@ -95,34 +95,34 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
     ...{ env: launch.env ?? {}, maxRestarts: launch.maxRestarts ?? 0, graceMs: launch.graceMs ?? 0 },
   };
   if (values.flag("dry-run")) {
-    const described = dryRunHosts(plan);
+    const hostCommands = dryRunHosts(plan);
     return print(
       settings.json
-        ? `${JSON.stringify(described)}\n`
-        : described.map(({ host, command }) => `${host}\n  ${formatCommand(command)}\n`).join(""),
+        ? `${JSON.stringify(hostCommands)}\n`
+        : hostCommands.map(({ host, command }) => `${host}\n  ${formatCommand(command)}\n`).join(""),
     );
   }
-  const hasSecret = [TOKEN, TOKEN_FILE].some((name) => process.env[name]);
+  const hasSecret = [TOKEN_VARIABLE, TOKEN_FILE_VARIABLE].some((name) => process.env[name]);
   const secret = hasSecret && hosts.hosts.length > 1 ? jobSecret() : undefined;
   const job = new HostsJob(
     { ...plan, secret },
     {
       // Agents leave out what is not to be shown; a line may come before the event that has the number of ranks.
       event: nodeConsole(settings, color, "all"),
-      text: (host, text) => err.write(`[${host}] ${text}\n`),
-      message: (text) => err.write(`mosaic-run: ${text}\n`),
+      text: (host, text) => stderr.write(`[${host}] ${text}\n`),
+      message: (text) => stderr.write(`mosaic-run: ${text}\n`),
     },
   );
-  const restore = [forwardSignals(job), stopWithNpm(job)];
+  const cleanups = [forwardSignals(job), stopWithNpm(job)];
   try {
     return await job.run();
   } finally {
-    for (const each of restore) each();
+    for (const cleanup of cleanups) cleanup();
   }
 }
 
 function print(text: string): number {
-  out.write(text);
+  stdout.write(text);
   return 0;
 }
 
@@ -133,9 +133,9 @@ function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry"
 
 function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
   const shownRanks = parseRanks(settings.consoleRanks, worldSize);
-  if (settings.json) return jsonConsole(out, shownRanks);
+  if (settings.json) return jsonConsole(stdout, shownRanks);
   const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
-  const console = new TextConsole(out, err, { shownRanks, prefix: settings.logPrefix, color, columns });
+  const console = new TextConsole(stdout, stderr, { shownRanks, prefix: settings.logPrefix, color, columns });
   return (event) => console.writeEvent(event);
 }
 
@@ -143,14 +143,14 @@ function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean
 function nodeConsole(
   settings: ConsoleSettings,
   color: boolean,
-  early: "all" | "none" = "none",
+  earlyConsoleRanks: "all" | "none" = "none",
 ): (event: LaunchEvent) => void {
   parseRanks(settings.consoleRanks, MAX_RANKS);
-  let show = consoleFor({ ...settings, consoleRanks: early }, MAX_RANKS, color);
+  let show = consoleFor({ ...settings, consoleRanks: earlyConsoleRanks }, MAX_RANKS, color);
   return (event) => {
     if (event.type === "start") {
-      const beyond = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
-      show = consoleFor(settings, beyond, color);
+      const shownWorldSize = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
+      show = consoleFor(settings, shownWorldSize, color);
     }
     show(event);
   };
@@ -165,14 +165,14 @@ const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", 
 
 /** Passes signals on to the job, until the function that it returns is called. */
 function forwardSignals(job: Pick<Job, "signal">): () => void {
-  const pass = (name: NodeJS.Signals): void => job.signal(name);
-  for (const name of FORWARDED_SIGNALS) process.on(name, pass);
+  const forwardSignal = (name: NodeJS.Signals): void => job.signal(name);
+  for (const name of FORWARDED_SIGNALS) process.on(name, forwardSignal);
   return () => {
-    for (const name of FORWARDED_SIGNALS) process.off(name, pass);
+    for (const name of FORWARDED_SIGNALS) process.off(name, forwardSignal);
   };
 }
 
-const PARENT_POLL_MS = 100;
+const PARENT_POLL_INTERVAL_MS = 100;
 
 /**
  * `npx mosaic-run` and scripts of package.json run in a shell between npm and this process, and npm passes SIGTERM on to the
@@ -181,27 +181,27 @@ const PARENT_POLL_MS = 100;
  */
 function stopWithNpm(job: Pick<Job, "signal">): () => void {
   if (process.env.npm_config_user_agent === undefined) return () => {};
-  const parent = process.ppid;
-  const look = setInterval(() => {
-    if (process.ppid === parent) return;
-    clearInterval(look);
+  const parentPid = process.ppid;
+  const poll = setInterval(() => {
+    if (process.ppid === parentPid) return;
+    clearInterval(poll);
     job.signal("SIGTERM");
-  }, PARENT_POLL_MS);
-  return () => clearInterval(look);
+  }, PARENT_POLL_INTERVAL_MS);
+  return () => clearInterval(poll);
 }
 
 function reportError(error: unknown): number {
   if (error instanceof UsageError || error instanceof RendezvousError) {
-    err.write(`mosaic-run: ${error.message}\n`);
+    stderr.write(`mosaic-run: ${error.message}\n`);
     return error.exitCode;
   }
   const stack = error instanceof Error ? error.stack : String(error);
-  err.write(`mosaic-run: internal error, please report it:\n${stack}\n`);
+  stderr.write(`mosaic-run: internal error, please report it:\n${stack}\n`);
   return EX_SOFTWARE;
 }
 
 async function flushAndExit(code: number): Promise<never> {
-  await Promise.all([out.flush(), err.flush()]);
+  await Promise.all([stdout.flush(), stderr.flush()]);
   process.exit(code);
 }
 
@@ -216,8 +216,13 @@ interface DryRun {
 /** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
 function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
-  const ranks = Array.from({ length: plan.nproc }, (_, local) => {
-    const environment = rankVariables(plan, placeholderAssignment(plan), local, `<logs>/attempt_0/${local}/error.json`);
+  const ranks = Array.from({ length: plan.nproc }, (_, localRank) => {
+    const environment = rankVariables(
+      plan,
+      placeholderAssignment(plan),
+      localRank,
+      `<logs>/attempt_0/${localRank}/error.json`,
+    );
     rankEnvironment(plan, environment);
     return {
       ...plan.env,

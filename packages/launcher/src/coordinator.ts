@@ -33,7 +33,7 @@ export interface Assignment {
 }
 
 /** What a rank's end means, as only its node can see. */
-export type HintOf = (record: RankRecord) => string | undefined;
+export type FindHint = (record: RankRecord) => string | undefined;
 
 /** What a coordinator may do to this node's ranks. */
 export interface NodeControl {
@@ -60,7 +60,7 @@ export interface Coordinator {
   /** A rank of this node has failed: those of other nodes are ended, too. */
   reportFailing(rank: number): void;
   /** No rank of this node is left. Resolves when none is on any node. */
-  endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision>;
+  endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision>;
   /** This node was signalled to end, or its timeout has passed. */
   stop(request: StopRequest): void;
   /** Ends the ranks of all nodes now. */
@@ -125,16 +125,16 @@ export class LocalCoordinator implements Coordinator {
     this.#startTime = Date.now();
     this.#store.beginAttempt(attempt);
     const { host, port, address: store } = this.#store;
-    const place = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
+    const nodePlacement = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
     const { runId, nproc: worldSize } = this.#plan;
     const { path: agent } = this.#agent;
-    return { runId, attempt, worldSize, ...place, host, port, store, tokenFile: this.#tokenFile, agent };
+    return { runId, attempt, worldSize, ...nodePlacement, host, port, store, tokenFile: this.#tokenFile, agent };
   }
 
   /** The agent of this node has ended the others already. */
   reportFailing(): void {}
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     const failure = diagnose(records, { number: attempt, node: this.#plan.node }, hintOf);
     return this.#policy.decide({ attempt, uptimeMs: Date.now() - this.#startTime, failure, stop: this.#stopRequest });
@@ -155,12 +155,12 @@ export class LocalCoordinator implements Coordinator {
 
 /** A directory that only this user may enter. */
 export function makePrivateDir(): string {
-  const base = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
+  const baseDirectory = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
   try {
-    return mkdtempSync(join(base, "mosaic-run-"));
+    return mkdtempSync(join(baseDirectory, "mosaic-run-"));
   } catch (error) {
     throw new UsageError(
-      `cannot create a directory in ${base}: ${(error as Error).message}; set TMPDIR to a different directory`,
+      `cannot create a directory in ${baseDirectory}: ${(error as Error).message}; set TMPDIR to a different directory`,
     );
   }
 }

@@ -31,7 +31,7 @@ const currentNode: TypeScriptSupport = {
 };
 
 const JAVASCRIPT_EXTENSIONS = [".js", ".mjs", ".cjs"];
-const STRIPPABLE = [".ts", ".mts", ".cts"];
+const STRIPPABLE_EXTENSIONS = [".ts", ".mts", ".cts"];
 const TSX_EXTENSIONS = [".tsx", ".jsx"];
 
 /** The script that every Node rank loads before anything of the user's. It lies beside this module in dist/. */
@@ -42,34 +42,34 @@ export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = cur
   const path = resolve(options.cwd, options.entry);
   requireFile(path, options.entry);
   const imports = options.imports.flatMap((module) => ["--import", module]);
-  const loader = loaderArguments(path, options, node);
-  const own = ["--enable-source-maps", "--require", PRELOAD];
+  const loaderArgs = loaderArguments(path, options, node);
+  const launcherArgs = ["--enable-source-maps", "--require", PRELOAD];
   return {
     program: process.execPath,
-    args: [...own, ...loader, ...imports, ...options.nodeArgs, path, ...options.args],
+    args: [...launcherArgs, ...loaderArgs, ...imports, ...options.nodeArgs, path, ...options.args],
   };
 }
 
 /** The command that runs any program, looked up as a shell would. Throws UsageError when there is none. */
 export function programCommand({ entry, args, cwd }: EntryOptions): Command {
-  const places = entry.includes("/") ? [cwd] : (process.env.PATH ?? "").split(delimiter);
-  const candidates = places.map((place) => (isAbsolute(entry) ? entry : resolve(cwd, place, entry)));
+  const searchPaths = entry.includes("/") ? [cwd] : (process.env.PATH ?? "").split(delimiter);
+  const candidates = searchPaths.map((searchPath) => (isAbsolute(entry) ? entry : resolve(cwd, searchPath, entry)));
   const program = candidates.find(isExecutable);
   if (program !== undefined) return { program, args };
-  const isFound = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
-  const found = candidates.find((path) => tryRead(() => isFound(path)) === true);
-  if (found !== undefined)
-    throw new UsageError(`--exec ${entry}: ${found} has no execute permission; run chmod +x ${found}`);
+  const isFile = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
+  const filePath = candidates.find((path) => tryRead(() => isFile(path)) === true);
+  if (filePath !== undefined)
+    throw new UsageError(`--exec ${entry}: ${filePath} has no execute permission; run chmod +x ${filePath}`);
   if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: not found on PATH`);
   const path = candidates[0] as string;
-  const isThere = tryRead(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
-  throw new UsageError(`--exec ${entry}: ${isThere ? "not a file" : "no such file"} (${path})`);
+  const pathExists = tryRead(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
+  throw new UsageError(`--exec ${entry}: ${pathExists ? "not a file" : "no such file"} (${path})`);
 }
 
 /** Undefined where the system refuses to look, as in a directory that this user may not enter. */
-function tryRead<T>(look: () => T): T | undefined {
+function tryRead<T>(operation: () => T): T | undefined {
   try {
-    return look();
+    return operation();
   } catch {
     return undefined;
   }
@@ -83,17 +83,17 @@ export function findProgram(name: string): string | undefined {
     .find(isExecutable);
 }
 
-function requireFile(path: string, written: string): void {
+function requireFile(path: string, entryText: string): void {
   const stat = statSync(path, { throwIfNoEntry: false });
-  if (stat === undefined) throw new UsageError(`entry ${written}: no such file (${path})`);
-  if (!stat.isFile()) throw new UsageError(`entry ${written}: not a file (${path})`);
+  if (stat === undefined) throw new UsageError(`entry ${entryText}: no such file (${path})`);
+  if (!stat.isFile()) throw new UsageError(`entry ${entryText}: not a file (${path})`);
 }
 
 function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSupport): readonly string[] {
   const extension = extname(path);
   if (JAVASCRIPT_EXTENSIONS.includes(extension)) return [];
   const tsx = findTsx(path, options.cwd);
-  if (STRIPPABLE.includes(extension)) {
+  if (STRIPPABLE_EXTENSIONS.includes(extension)) {
     // Stripping types leaves `using` where it is, which Node has from 24 on.
     if (tsx !== undefined && Number.parseInt(node.version, 10) < 24) return ["--import", tsx];
     if (node.typescript) return [];
@@ -118,9 +118,9 @@ function hasStripFlag(version: string): boolean {
 
 /** The user's own tsx, never one of ours: it must fit the user's sources. */
 function findTsx(path: string, cwd: string): string | undefined {
-  for (const from of [path, join(cwd, "package.json")]) {
+  for (const importerPath of [path, join(cwd, "package.json")]) {
     try {
-      return pathToFileURL(createRequire(from).resolve("tsx")).href;
+      return pathToFileURL(createRequire(importerPath).resolve("tsx")).href;
     } catch {
       // Not installed there; the next place may have it.
     }

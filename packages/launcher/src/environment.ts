@@ -2,10 +2,10 @@ import type { Assignment } from "./coordinator.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
 import { attemptTraces } from "./output/trace-page.ts";
-import { TOKEN } from "./secret.ts";
+import { TOKEN_VARIABLE } from "./secret.ts";
 
 /** The variable that marks every process that one launcher has started: those of other nodes may be on the same machine. */
-export const LAUNCHER_ID = "MOSAIC_LAUNCHER_ID";
+export const LAUNCHER_ID_VARIABLE = "MOSAIC_LAUNCHER_ID";
 
 /** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
 export function rankVariables(
@@ -33,7 +33,7 @@ export function rankVariables(
     TORCHELASTIC_MAX_RESTARTS: String(plan.maxRestarts),
     TORCHELASTIC_ERROR_FILE: errorFile,
     MOSAIC_RUN_ID: assignment.runId,
-    [LAUNCHER_ID]: plan.runId,
+    [LAUNCHER_ID_VARIABLE]: plan.runId,
     MOSAIC_ATTEMPT: String(assignment.attempt),
     MOSAIC_NODE_ADDR: assignment.nodeAddress,
     MOSAIC_STORE: assignment.store,
@@ -50,10 +50,11 @@ export function rankEnvironment(
   launcherVariables: Readonly<Record<string, string>>,
   launcherEnvironment: NodeJS.ProcessEnv = process.env,
 ): NodeJS.ProcessEnv {
-  const taken = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
-  if (taken !== undefined) throw new UsageError(`--env ${taken}: the launcher sets ${taken} itself; leave it out`);
+  const reservedName = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
+  if (reservedName !== undefined)
+    throw new UsageError(`--env ${reservedName}: the launcher sets ${reservedName} itself; leave it out`);
   // Ranks read the secret from MOSAIC_TOKEN_FILE; their children need not inherit it.
-  const { [TOKEN]: _, ...inherited } = launcherEnvironment;
-  const color = plan.color && inherited.NO_COLOR === undefined && inherited.FORCE_COLOR === undefined;
-  return { ...inherited, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...launcherVariables };
+  const { [TOKEN_VARIABLE]: _, ...inheritedVariables } = launcherEnvironment;
+  const color = plan.color && inheritedVariables.NO_COLOR === undefined && inheritedVariables.FORCE_COLOR === undefined;
+  return { ...inheritedVariables, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...launcherVariables };
 }

@@ -43,7 +43,7 @@ export interface LaunchPlan {
   readonly nodes: NodesPlan | undefined;
 }
 
-const processes = ["auto", "cpu", "gpu"];
+const processKinds = ["auto", "cpu", "gpu"];
 
 /** What each option may be. Numbers are checked further where they are resolved. */
 const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
@@ -51,7 +51,7 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
   nprocPerNode: {
     expected: "a positive integer, auto, cpu or gpu",
-    accepts: (value) => typeof value === "number" || processes.includes(value as string),
+    accepts: (value) => typeof value === "number" || processKinds.includes(value as string),
   },
   ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
   ...{ failureGraceMs: argument.number, timeoutMs: argument.number, maxRestarts: argument.number },
@@ -68,19 +68,20 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
 
 /** Nothing is ignored in silence, and nothing of another type is taken. */
 function checkOptions(options: LaunchOptions): void {
-  const fault = mismatch(argument.options, options);
-  if (fault !== undefined) throw new UsageError(`launch: ${fault}`);
+  const optionsError = mismatch(argument.options, options);
+  if (optionsError !== undefined) throw new UsageError(`launch: ${optionsError}`);
   const optionNames = Object.keys(optionKinds);
-  const wrong = Object.keys(options).find((name) => !optionNames.includes(name));
-  if (wrong !== undefined) {
-    const meant = closestMatch(wrong, optionNames);
-    const remedy = meant === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${meant}"?`;
-    throw new UsageError(`launch: unknown option "${wrong}"; ${remedy}`);
+  const unknownName = Object.keys(options).find((name) => !optionNames.includes(name));
+  if (unknownName !== undefined) {
+    const suggestion = closestMatch(unknownName, optionNames);
+    const remedy =
+      suggestion === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${suggestion}"?`;
+    throw new UsageError(`launch: unknown option "${unknownName}"; ${remedy}`);
   }
   for (const [name, kind] of Object.entries(optionKinds) as [keyof LaunchOptions, ArgumentKind][]) {
     const value = options[name];
-    const problem = value === undefined && name !== "entry" ? undefined : mismatch(kind, value);
-    if (problem !== undefined) throw new UsageError(`launch: ${name}: ${problem}`);
+    const optionError = value === undefined && name !== "entry" ? undefined : mismatch(kind, value);
+    if (optionError !== undefined) throw new UsageError(`launch: ${name}: ${optionError}`);
   }
 }
 
@@ -183,26 +184,26 @@ function checkTime(name: string, ms: number): number {
   throw new UsageError(`${name}: expected a time from 0 to ${MAX_TIMER_MS} ms, received ${ms}`);
 }
 
-function checkInteger(name: string, value: number, most: number = Number.MAX_SAFE_INTEGER): number {
-  if (Number.isSafeInteger(value) && value >= 0 && value <= most) return value;
-  throw new UsageError(`${name}: expected an integer from 0 to ${most}, received ${value}`);
+function checkInteger(name: string, value: number, max: number = Number.MAX_SAFE_INTEGER): number {
+  if (Number.isSafeInteger(value) && value >= 0 && value <= max) return value;
+  throw new UsageError(`${name}: expected an integer from 0 to ${max}, received ${value}`);
 }
 
-function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", base: NodeJS.ProcessEnv): number {
+function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", environment: NodeJS.ProcessEnv): number {
   if (typeof requested === "number") {
     if (Number.isSafeInteger(requested) && requested > 0) return requested;
     throw new UsageError(`nproc-per-node: expected a positive integer, received ${requested}`);
   }
-  if (requested === "cpu") return availableCpus(base);
-  const gpus = countGpus(base);
+  if (requested === "cpu") return availableCpus(environment);
+  const gpus = countGpus(environment);
   if (requested === "gpu" && gpus === 0)
     throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; pass a number, auto or cpu");
   return Math.max(1, gpus);
 }
 
 /** Those of this process, or fewer where SLURM has given the job fewer of this node without binding it to them. */
-function availableCpus(base: NodeJS.ProcessEnv): number {
-  return Math.min(availableParallelism(), Number(base.SLURM_CPUS_ON_NODE) || Number.POSITIVE_INFINITY);
+function availableCpus(environment: NodeJS.ProcessEnv): number {
+  return Math.min(availableParallelism(), Number(environment.SLURM_CPUS_ON_NODE) || Number.POSITIVE_INFINITY);
 }
 
 /** The run id is found again in process environments and file names, so a name is reduced to what is safe in both. */
@@ -214,17 +215,17 @@ function runName(name: string | undefined): string {
   );
 }
 
-function resolveThreads(options: LaunchOptions, nproc: number, base: NodeJS.ProcessEnv): string {
+function resolveThreads(options: LaunchOptions, nproc: number, environment: NodeJS.ProcessEnv): string {
   if (options.threads !== undefined) return checkThreads("threads", String(options.threads));
   if (options.env?.MOSAIC_THREADS) return checkThreads("--env MOSAIC_THREADS", options.env.MOSAIC_THREADS);
-  if (base.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", base.MOSAIC_THREADS);
-  return String(Math.max(1, Math.floor(availableCpus(base) / nproc)));
+  if (environment.MOSAIC_THREADS) return checkThreads("MOSAIC_THREADS", environment.MOSAIC_THREADS);
+  return String(Math.max(1, Math.floor(availableCpus(environment) / nproc)));
 }
 
 /** What no rank could use is rejected here, once, and not by every rank. */
-function checkThreads(where: string, text: string): string {
+function checkThreads(source: string, text: string): string {
   if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
-  throw new UsageError(`${where}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
+  throw new UsageError(`${source}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
 }
 
 /**
@@ -232,12 +233,12 @@ function checkThreads(where: string, text: string): string {
  * loaded for it, so a machine without one simply has none.
  */
 export function countGpus(env: NodeJS.ProcessEnv, nodes: number = deviceNodes()): number {
-  const visible = env.CUDA_VISIBLE_DEVICES;
-  if (visible === undefined) return nodes;
-  const ids = visible.split(",").map((id) => id.trim());
+  const visibleDevices = env.CUDA_VISIBLE_DEVICES;
+  if (visibleDevices === undefined) return nodes;
+  const ids = visibleDevices.split(",").map((id) => id.trim());
   // CUDA stops at the first unknown id, and -1 is how users write "none".
-  const end = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
-  return end < 0 ? ids.length : end;
+  const validCount = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
+  return validCount < 0 ? ids.length : validCount;
 }
 
 /** Unknown without nodes, as under WSL. */

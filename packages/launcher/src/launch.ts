@@ -72,17 +72,30 @@ export function start(options: LaunchOptions): Job {
 /** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
 export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankVariables>[1] {
   const { nodes, nproc, masterPort, runId } = plan;
-  const secrets = { tokenFile: "<private file>", agent: "<private socket>" };
+  const secretFields = { tokenFile: "<private file>", agent: "<private socket>" };
   if (nodes !== undefined) {
     // As if all nodes started as many ranks as this one.
     const { host, port } = nodes.endpoint;
-    const numbers = { worldSize: nproc * nodes.max, firstRank: nproc * nodes.nodeRank, groupRank: nodes.nodeRank };
-    const place = { host, port, store: `tls://${formatAddress(host, port)}`, nodeAddress: "<address of this node>" };
-    return { runId, attempt: 0, ...numbers, groupWorldSize: nodes.max, ...place, ...secrets };
+    const rankFields = { worldSize: nproc * nodes.max, firstRank: nproc * nodes.nodeRank, groupRank: nodes.nodeRank };
+    const addressFields = {
+      host,
+      port,
+      store: `tls://${formatAddress(host, port)}`,
+      nodeAddress: "<address of this node>",
+    };
+    return { runId, attempt: 0, ...rankFields, groupWorldSize: nodes.max, ...addressFields, ...secretFields };
   }
   const numbers = { attempt: 0, worldSize: nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
   const host = "127.0.0.1";
-  return { runId, ...numbers, host, port: masterPort, store: `${host}:${masterPort}`, nodeAddress: host, ...secrets };
+  return {
+    runId,
+    ...numbers,
+    host,
+    port: masterPort,
+    store: `${host}:${masterPort}`,
+    nodeAddress: host,
+    ...secretFields,
+  };
 }
 
 interface JobComponents {
@@ -109,11 +122,11 @@ class RunningJob {
   #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
   /** Another node was signalled to end the job, and this one not yet. */
-  #isEndedElsewhere = false;
+  #isRemotelyStopped = false;
   /** When ranks were last signalled to end, or were killed. */
-  #signalledAt = Number.NEGATIVE_INFINITY;
+  #lastSignalAt = Number.NEGATIVE_INFINITY;
   /** The attempt that ended last. */
-  #traced: Assignment | undefined;
+  #tracedAssignment: Assignment | undefined;
   /** Ends the pause before a restart. */
   #cancelBackoff: () => void = () => {};
 
@@ -125,15 +138,15 @@ class RunningJob {
 
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
-    if (this.#stopRequest === undefined) this.#end({ reason: name, signal: name, outcome: "cancelled" });
+    if (this.#stopRequest === undefined) this.#requestStop({ reason: name, signal: name, outcome: "cancelled" });
     // srun and others signal all nodes: this node's own signal comes with that of the node which was first.
-    else if (this.#isEndedElsewhere) this.#isEndedElsewhere = false;
+    else if (this.#isRemotelyStopped) this.#isRemotelyStopped = false;
     else if (name === "SIGINT") this.#kill("interrupted again");
     // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
     else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
-    else if (performance.now() - this.#signalledAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace period`);
+    else if (performance.now() - this.#lastSignalAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace period`);
     else return;
-    this.#signalledAt = performance.now();
+    this.#lastSignalAt = performance.now();
   }
 
   async run(): Promise<Result> {
@@ -143,7 +156,8 @@ class RunningJob {
       if (result.outcome === "succeeded") this.#removeLogs();
       else if (this.#plan.logDir === undefined) removeExpiredLogs(this.#logDir);
       const { traceDir } = this.#plan;
-      if (traceDir !== undefined && this.#traced) this.#emit(await writeTracePage(traceDir, this.#traced));
+      if (traceDir !== undefined && this.#tracedAssignment)
+        this.#emit(await writeTracePage(traceDir, this.#tracedAssignment));
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
@@ -160,8 +174,8 @@ class RunningJob {
   async #runGuarded(): Promise<Result> {
     const { runId, timeoutMs } = this.#plan;
     const seconds = (timeoutMs ?? 0) / 1000;
-    const timeout = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
-    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#end(timeout), timeoutMs);
+    const timeoutRequest = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
+    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutRequest), timeoutMs);
     try {
       const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
       this.#coordinator = coordinator;
@@ -169,7 +183,7 @@ class RunningJob {
       const orphanGuard = new OrphanGuard(runId, coordinator.privateDir);
       const signalProbe = SignalProbe.start();
       try {
-        return await this.#attempts({ coordinator, orphanGuard, wrapCommand, signalProbe });
+        return await this.#runAttempts({ coordinator, orphanGuard, wrapCommand, signalProbe });
       } finally {
         signalProbe?.[Symbol.dispose]();
         await coordinator.close();
@@ -186,8 +200,8 @@ class RunningJob {
     const control = {
       emit: this.#emit,
       end: (request: StopRequest) => {
-        this.#isEndedElsewhere ||= this.#stopRequest === undefined;
-        this.#end(request);
+        this.#isRemotelyStopped ||= this.#stopRequest === undefined;
+        this.#requestStop(request);
       },
       isEnding: () => this.#stopRequest !== undefined,
       kill: (reason: string) => this.#agent?.kill(reason),
@@ -199,7 +213,7 @@ class RunningJob {
     return (await import("./nodes/root.ts")).RootCoordinator.open(this.#plan, nodes, control);
   }
 
-  #end(stopRequest: StopRequest): void {
+  #requestStop(stopRequest: StopRequest): void {
     if (this.#stopRequest !== undefined) return;
     this.#stopRequest = stopRequest;
     this.#coordinator?.stop(stopRequest);
@@ -214,32 +228,32 @@ class RunningJob {
 
   #stopRanks({ reason, signal }: StopRequest): void {
     // Under a scheduler the grace ends before the allocation does, so that the report is still written.
-    const left = this.#plan.jobEndsAt - Date.now() - 2000;
-    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, left)), true);
+    const remainingMs = this.#plan.jobEndsAt - Date.now() - 2000;
+    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, remainingMs)), true);
   }
 
-  async #attempts(components: JobComponents): Promise<Result> {
+  async #runAttempts(components: JobComponents): Promise<Result> {
     const { coordinator } = components;
     let records: readonly RankRecord[] = [];
     for (let attempts = 1; ; attempts++) {
       const oomKillsBefore = countOomKills();
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
-        return this.#result(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
-      this.#agent ??= this.#prepare(assignment, components);
-      if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
+        return this.#createResult(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
+      this.#agent ??= this.#createAgent(assignment, components);
+      if (this.#stopRequest !== undefined) return this.#createResult(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
-      this.#traced = assignment;
-      const end = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));
-      const reported = this.#report(end);
-      if (end.restartInMs === undefined) return this.#result(records, attempts, reported);
-      await this.#backoff(assignment.attempt + 1, end.restartInMs);
-      if (this.#stopRequest !== undefined) return this.#result(records, attempts, { stop: this.#stopRequest });
+      this.#tracedAssignment = assignment;
+      const decision = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));
+      const reportedDecision = this.#reportDecision(decision);
+      if (decision.restartInMs === undefined) return this.#createResult(records, attempts, reportedDecision);
+      await this.#backoff(assignment.attempt + 1, decision.restartInMs);
+      if (this.#stopRequest !== undefined) return this.#createResult(records, attempts, { stop: this.#stopRequest });
     }
   }
 
   /** With the first assignment the job has begun. */
-  #prepare(assignment: Assignment, { coordinator, ...parts }: JobComponents): NodeAgent {
+  #createAgent(assignment: Assignment, { coordinator, ...components }: JobComponents): NodeAgent {
     const { logDir, cwd, nodes } = this.#plan;
     const { runId, worldSize, store } = assignment;
     if (nodes !== undefined) {
@@ -249,37 +263,37 @@ class RunningJob {
     }
     this.#emit({ type: "start", runId, worldSize, store, logDir: this.#logDir });
     const onFailing = (rank: number): void => coordinator.reportFailing(rank);
-    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, emit: this.#emit, onFailing, ...parts });
+    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, emit: this.#emit, onFailing, ...components });
   }
 
   /** Reports what ended an attempt, and adds to a failure where the logs are. */
-  #report(end: AttemptDecision): AttemptDecision {
-    if (end.lost !== undefined) this.#emit({ type: "node-lost", lost: end.lost });
-    if (end.failure === undefined) return end;
-    const logs = { logDir: this.#logDir, areLogsTemporary: this.#plan.logDir === undefined };
-    const remote = (this.#plan.nodes?.nodeRank ?? 0) > 0;
-    const failure = { ...end.failure, ...(remote ? {} : logs) };
-    this.#emit({ type: "failure", failure, ...(remote ? { remote } : {}) });
-    return { ...end, failure };
+  #reportDecision(decision: AttemptDecision): AttemptDecision {
+    if (decision.lost !== undefined) this.#emit({ type: "node-lost", lost: decision.lost });
+    if (decision.failure === undefined) return decision;
+    const logFields = { logDir: this.#logDir, areLogsTemporary: this.#plan.logDir === undefined };
+    const isRemote = (this.#plan.nodes?.nodeRank ?? 0) > 0;
+    const failure = { ...decision.failure, ...(isRemote ? {} : logFields) };
+    this.#emit({ type: "failure", failure, ...(isRemote ? { remote: isRemote } : {}) });
+    return { ...decision, failure };
   }
 
   async #backoff(attempt: number, delayMs: number): Promise<void> {
     this.#emit({ type: "restart", attempt, delayMs });
-    await new Promise<void>((wake) => {
-      const timer = setTimeout(wake, delayMs);
+    await new Promise<void>((endBackoff) => {
+      const timer = setTimeout(endBackoff, delayMs);
       this.#cancelBackoff = () => {
         clearTimeout(timer);
-        wake();
+        endBackoff();
       };
     });
     this.#cancelBackoff = () => {};
   }
 
-  #result(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: AttemptResult): Result {
+  #createResult(records: readonly RankRecord[], attempts: number, { failure, lost, stop }: AttemptResult): Result {
     const outcome = failure === undefined && lost === undefined ? (stop?.outcome ?? "succeeded") : "failed";
-    const codes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": EXIT_TIMED_OUT };
-    const exitCode = outcome === "cancelled" ? 128 + constants.signals[stop?.signal ?? "SIGTERM"] : codes[outcome];
-    const temporary = outcome === "succeeded" && this.#plan.logDir === undefined;
+    const exitCodes = { succeeded: 0, failed: failure?.exitCode ?? EX_TEMPFAIL, "timed-out": EXIT_TIMED_OUT };
+    const exitCode = outcome === "cancelled" ? 128 + constants.signals[stop?.signal ?? "SIGTERM"] : exitCodes[outcome];
+    const areLogsRemoved = outcome === "succeeded" && this.#plan.logDir === undefined;
     return {
       ...{ outcome, exitCode, runId: this.#plan.runId, attempts },
       seconds: (Date.now() - this.#startedAt) / 1000,
@@ -290,7 +304,7 @@ class RunningJob {
       })),
       ...(failure === undefined ? {} : { failure }),
       ...(lost === undefined ? {} : { lost }),
-      ...(temporary ? {} : { logDir: this.#logDir }),
+      ...(areLogsRemoved ? {} : { logDir: this.#logDir }),
     };
   }
 }

@@ -16,8 +16,8 @@ import { isMainThread, Worker } from "node:worker_threads";
 import { uncaughtMark } from "./output/lines.ts";
 import { errorRecord } from "./report/error-record.ts";
 
-const PARENT_PIPE = "MOSAIC_PARENT_PIPE_FD";
-const RUN_ID = "MOSAIC_RUN_ID";
+const PARENT_PIPE_VARIABLE = "MOSAIC_PARENT_PIPE_FD";
+const RUN_ID_VARIABLE = "MOSAIC_RUN_ID";
 
 /** Runs in its own thread with its own event loop, which terminates at once when the rank exits by itself. */
 const parentWatcher = `
@@ -65,12 +65,12 @@ function exitWithLauncher(fd: number): void {
   }
 }
 
-const parentPipe = process.env[PARENT_PIPE];
+const parentPipe = process.env[PARENT_PIPE_VARIABLE];
 if (isMainThread && parentPipe !== undefined) {
-  delete process.env[PARENT_PIPE];
+  delete process.env[PARENT_PIPE_VARIABLE];
   exitWithLauncher(Number(parentPipe));
   writeSynchronously(process.stdout);
   writeSynchronously(process.stderr);
   const errorFile = process.env.TORCHELASTIC_ERROR_FILE;
-  if (errorFile !== undefined) recordErrors(errorFile, process.env[RUN_ID]);
+  if (errorFile !== undefined) recordErrors(errorFile, process.env[RUN_ID_VARIABLE]);
 }

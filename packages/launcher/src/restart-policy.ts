@@ -49,11 +49,11 @@ export class RestartPolicy {
     if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
     this.#earlyFailures = uptimeMs < this.#plan.minUptimeMs ? this.#earlyFailures + 1 : 0;
     if (!hasRestarts) return { failure };
-    const noRestartReason = this.#noRestartReason(failure);
+    const noRestartReason = this.#findNoRestartReason(failure);
     return noRestartReason === undefined ? { failure, restartInMs } : { failure: { ...failure, noRestartReason } };
   }
 
-  #noRestartReason({ exitCode }: Failure): string | undefined {
+  #findNoRestartReason({ exitCode }: Failure): string | undefined {
     if (exitCode === EX_CONFIG) return `exit code ${EX_CONFIG} (EX_CONFIG) is not retried`;
     const { minUptimeMs } = this.#plan;
     if (this.#earlyFailures < 2) return undefined;

@@ -3,9 +3,9 @@ import { readFileSync, statSync } from "node:fs";
 import { UsageError } from "./errors.ts";
 
 /** The variable that may hold the secret of a job on several nodes; no rank inherits it. */
-export const TOKEN = "MOSAIC_TOKEN";
+export const TOKEN_VARIABLE = "MOSAIC_TOKEN";
 /** The variable that names the file with it. */
-export const TOKEN_FILE = "MOSAIC_TOKEN_FILE";
+export const TOKEN_FILE_VARIABLE = "MOSAIC_TOKEN_FILE";
 const MIN_SECRET_BYTES = 32;
 /** It is part of the first frame of a connection, which is short. */
 const MAX_SECRET_BYTES = 1024;
@@ -16,9 +16,9 @@ const CREATE_HINT = "(umask 077; openssl rand -hex 32 > token)";
  * is none, where it is short, and where other users can read the file; no message contains it.
  */
 export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
-  const file = env[TOKEN_FILE] || undefined;
-  const source = file === undefined ? TOKEN : `${TOKEN_FILE} ${file}`;
-  const secret = file === undefined ? env[TOKEN]?.trim() : readSecret(file);
+  const file = env[TOKEN_FILE_VARIABLE] || undefined;
+  const source = file === undefined ? TOKEN_VARIABLE : `${TOKEN_FILE_VARIABLE} ${file}`;
+  const secret = file === undefined ? env[TOKEN_VARIABLE]?.trim() : readSecret(file);
   if (!secret)
     throw new UsageError(
       `a job on several nodes requires the same secret of at least ${MIN_SECRET_BYTES} bytes on all nodes; create it with ` +
@@ -34,11 +34,13 @@ export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
 function readSecret(file: string): string {
   try {
     if ((statSync(file).mode & 0o077) !== 0)
-      throw new UsageError(`${TOKEN_FILE} ${file}: other users have access to the secret; run chmod 600 ${file}`);
+      throw new UsageError(
+        `${TOKEN_FILE_VARIABLE} ${file}: other users have access to the secret; run chmod 600 ${file}`,
+      );
     return readFileSync(file, "utf8").trim();
   } catch (error) {
     if (error instanceof UsageError) throw error;
-    throw new UsageError(`${TOKEN_FILE} ${file}: cannot be read: ${(error as Error).message}`);
+    throw new UsageError(`${TOKEN_FILE_VARIABLE} ${file}: cannot be read: ${(error as Error).message}`);
   }
 }
 

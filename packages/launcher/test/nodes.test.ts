@@ -7,7 +7,7 @@ import { encode } from "../src/agent/frames.ts";
 import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
 import { ProtocolError } from "../src/agent/wire.ts";
 import type { RankError } from "../src/job.ts";
-import { decodeEnd, decodeReport, encodeReport } from "../src/nodes/records.ts";
+import { decodeDecision, decodeReport, encodeReport } from "../src/nodes/records.ts";
 import { findMismatch, waitingMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
@@ -325,7 +325,7 @@ describe("node 0", () => {
     for (const wrong of ["", "[]", "{}", '{"record":{}}', JSON.stringify({ record: { ...record, signal: "SIGNONE" } })])
       expect(() => decodeReport(Buffer.from(wrong), 0)).toThrow(ProtocolError);
     for (const wrong of ["", "[]", '{"failure":{}}', '{"restartInMs":"1"}'])
-      expect(() => decodeEnd(Buffer.from(wrong))).toThrow(ProtocolError);
+      expect(() => decodeDecision(Buffer.from(wrong))).toThrow(ProtocolError);
   });
 });
 

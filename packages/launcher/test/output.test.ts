@@ -67,7 +67,7 @@ describe("the mark before an uncaught error", () => {
       const bytes = Buffer.from(text);
       const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
       const found = edges.slice(1).map((edge, i) => filter.push(bytes.subarray(edges[i], edge)));
-      const before = Buffer.concat([...found.map((one) => one.before), filter.end()]).toString();
+      const before = Buffer.concat([...found.map((one) => one.precedingBytes), filter.end()]).toString();
       const after = found.flatMap(({ uncaught }) => uncaught ?? []);
       return [before, found.at(-1)?.uncaught === undefined ? undefined : Buffer.concat(after).toString()];
     };

@@ -8,7 +8,7 @@ import { encode, MAGIC, PROTOCOL_VERSION, type RankMetrics, type RankPosition, R
 import { findJob } from "../src/top/find-job.ts";
 import { Observer } from "../src/top/observer.ts";
 import { parseTopSettings } from "../src/top/options.ts";
-import { byRank, compareSamples, findSlowestRank, type WorldSample } from "../src/top/sample.ts";
+import { indexByRank, compareSamples, findSlowestRank, type WorldSample } from "../src/top/sample.ts";
 import { tableLines } from "../src/top/table.ts";
 import { runNode, temporaryDir, testDir } from "./harness.ts";
 
@@ -30,8 +30,16 @@ function sample(): WorldSample {
     ...{ time: seconds(time), steps: BigInt(steps), step: seconds(0.3), sinceStep: seconds(sinceStep) },
     ...{ waiting: seconds(waiting), bytesSent: BigInt(steps) * 1000n, resident: 2_000_000n },
   });
-  const before = byRank([position(0, at(10, 5, 0.1, 1)), position(1, at(10, 5, 0.1, 0)), position(2, at(10, 5, 0, 1))]);
-  const now = byRank([position(0, at(11, 7, 0.2, 1.9)), position(1, at(11, 7, 0.2, 0.05)), position(2, undefined, 3)]);
+  const before = indexByRank([
+    position(0, at(10, 5, 0.1, 1)),
+    position(1, at(10, 5, 0.1, 0)),
+    position(2, at(10, 5, 0, 1)),
+  ]);
+  const now = indexByRank([
+    position(0, at(11, 7, 0.2, 1.9)),
+    position(1, at(11, 7, 0.2, 0.05)),
+    position(2, undefined, 3),
+  ]);
   return compareSamples(world, before, now);
 }
 

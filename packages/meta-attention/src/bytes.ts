@@ -38,20 +38,20 @@ export interface BytesMovedInput {
 /** The closed forms; docs/algorithms.md. */
 export function bytesMoved(call: BytesMovedInput): BytesMoved {
   const { chunks, batch, width, edges, dtype } = call;
-  const share = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
-  const numbers = (list: readonly ChunkTransfer[]): number =>
-    list.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
-  const sent = edges.reduce((sum, { sends }) => sum + numbers(sends), 0);
-  const received = edges.reduce((sum, { receives }) => sum + numbers(receives), 0);
+  const ranksShare = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
+  const countElements = (transfers: readonly ChunkTransfer[]): number =>
+    transfers.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
+  const sent = edges.reduce((sum, { sends }) => sum + countElements(sends), 0);
+  const received = edges.reduce((sum, { receives }) => sum + countElements(receives), 0);
   const key = dtypeBytes[dtype];
-  const gather = share * (call.summaryWidth + call.extensionWidth);
-  const back = share * call.summaryDim;
+  const gatherBytes = ranksShare * (call.summaryWidth + call.extensionWidth);
+  const backwardBytes = ranksShare * call.summaryDim;
   const recomputeBytes = call.useCheckpoint ? key : 0;
   return {
-    forward: { sent: gather + key * sent, received: gather + key * received },
+    forward: { sent: gatherBytes + key * sent, received: gatherBytes + key * received },
     backward: {
-      sent: back + FLOAT_BYTES * received + recomputeBytes * sent,
-      received: back + FLOAT_BYTES * sent + recomputeBytes * received,
+      sent: backwardBytes + FLOAT_BYTES * received + recomputeBytes * sent,
+      received: backwardBytes + FLOAT_BYTES * sent + recomputeBytes * received,
     },
     ring: ringBytes(call),
   };
@@ -63,6 +63,9 @@ function ringBytes({ chunks, batch, width, dtype }: BytesMovedInput): BytesMoved
   const rows: Layout = { length, axes: ["sp"], spans: ({ sp }) => shards[sp!]! };
   const call = { at: { sp: rank }, mask, queries: rows, keys: rows };
   const { forward, backward } = ringTraffic({ mesh: { sp: ranks }, call, width: batch * width, dtype });
-  const flow = ({ bytesSent, bytesReceived }: Traffic): TransferBytes => ({ sent: bytesSent, received: bytesReceived });
-  return { forward: flow(forward), backward: flow(backward) };
+  const toTransferBytes = ({ bytesSent, bytesReceived }: Traffic): TransferBytes => ({
+    sent: bytesSent,
+    received: bytesReceived,
+  });
+  return { forward: toTransferBytes(forward), backward: toTransferBytes(backward) };
 }

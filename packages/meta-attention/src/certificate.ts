@@ -21,41 +21,44 @@ export function computeCertificate(
   const [batch, numHeads, rows] = q.shape as [number, number, number];
   const missedMass = q.device.empty([batch, rows, numHeads], "float32");
   for (const [query, chunk] of config.chunks.own.entries()) {
-    using shares = missedLogMass(attention, chosen, { statistics, query });
-    using place = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
-    using turned = place.permute([0, 2, 1]);
-    using column = turned.view({ shape: [...turned.shape, 1], strides: [...turned.strides, 1] });
-    using least = lowerBound(attention, chosen, chunk);
-    writeMassBound(column, shares, least);
+    using logMasses = missedLogMass(attention, chosen, { statistics, query });
+    using chunkRowsOfResult = missedMass.slice(1, chunk.offset, chunk.offset + chunk.length);
+    using transposedRows = chunkRowsOfResult.permute([0, 2, 1]);
+    using resultColumn = transposedRows.view({
+      shape: [...transposedRows.shape, 1],
+      strides: [...transposedRows.strides, 1],
+    });
+    using minMass = massLowerBound(attention, chosen, chunk);
+    writeMassBound(resultColumn, logMasses, minMass);
   }
   return { missedMass };
 }
 
 /** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
-function lowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
-  const all = config.chunks.visibility.count(index);
-  const least = chosen.map((ofBatch) => (ofBatch[index]!.length < all ? 2 ** -126 : 0));
-  return fromArray(q.device, least, [chosen.length, 1, 1, 1]);
+function massLowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
+  const numVisible = config.chunks.visibility.count(index);
+  const minMasses = chosen.map((ofBatch) => (ofBatch[index]!.length < numVisible ? 2 ** -126 : 0));
+  return fromArray(q.device, minMasses, [chosen.length, 1, 1, 1]);
 }
 
 /** Where the sigmoid is 1 in float32, by far. */
 const MAX_LOG_RATIO = 128;
 
-/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `least` and at most 1. */
-function writeMassBound(out: Tensor, shares: Tensor, least: Tensor): void {
-  const { kernels } = shares.device;
-  clampMax(shares, -MAX_LOG_RATIO);
-  using most = shares.device.empty(shares.shape.with(-1, 1), "float32");
-  using sum = shares.device.empty(most.shape, "float32");
-  reduceInto("max", most, shares);
-  kernels.scalar("max", most, most, LOWEST_FLOAT32);
-  kernels.binary("sub", shares, shares, most);
-  kernels.unary("exp", shares, shares);
-  reduceInto("sum", sum, shares);
+/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `minMass` and at most 1. */
+function writeMassBound(out: Tensor, logMasses: Tensor, minMass: Tensor): void {
+  const { kernels } = logMasses.device;
+  clampMax(logMasses, -MAX_LOG_RATIO);
+  using maxLogMass = logMasses.device.empty(logMasses.shape.with(-1, 1), "float32");
+  using sum = logMasses.device.empty(maxLogMass.shape, "float32");
+  reduceInto("max", maxLogMass, logMasses);
+  kernels.scalar("max", maxLogMass, maxLogMass, LOWEST_FLOAT32);
+  kernels.binary("sub", logMasses, logMasses, maxLogMass);
+  kernels.unary("exp", logMasses, logMasses);
+  reduceInto("sum", sum, logMasses);
   kernels.unary("log", sum, sum);
-  kernels.binary("add", sum, sum, most);
+  kernels.binary("add", sum, sum, maxLogMass);
   kernels.unary("sigmoid", sum, sum);
-  kernels.binary("max", sum, sum, least);
+  kernels.binary("max", sum, sum, minMass);
   kernels.scalar("mul", sum, sum, 1 + 2 ** -20);
   clampMax(sum, -1);
   kernels.copy(out, sum);
@@ -69,10 +72,10 @@ function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, stat
   const maxima = q.device.empty([batch, config.chunks.perRank, count], "float32");
   if (config.chunks.own.length < config.chunks.perRank) q.device.kernels.fill(maxima, -Infinity);
   for (const query of config.chunks.own.keys()) {
-    using shares = missedLogMass(attention, chosen, { statistics, query });
-    using row = maxima.slice(1, query, query + 1);
-    using place = row.view({ shape: [batch, 1, 1, count], strides: [row.strides[0]!, 1, 1, 1] });
-    reduceInto("max", place, shares);
+    using logMasses = missedLogMass(attention, chosen, { statistics, query });
+    using maximaRow = maxima.slice(1, query, query + 1);
+    using maximaView = maximaRow.view({ shape: [batch, 1, 1, count], strides: [maximaRow.strides[0]!, 1, 1, 1] });
+    reduceInto("max", maximaView, logMasses);
   }
   return maxima;
 }
@@ -99,34 +102,34 @@ function missedLogMass(
   const { kernels } = q.device;
   const chunk = config.chunks.own[query]!;
   using resources = new ResourceStack();
-  const use = <T extends Disposable>(thing: T): T => resources.use(thing);
+  const trackResource = <T extends Disposable>(resource: T): T => resources.use(resource);
   const count = config.chunks.all.length;
   const [batch, size] = [q.shape[0]!, config.headDim];
   const groups = [batch, config.numKvHeads, config.numHeads / config.numKvHeads, chunk.length];
-  const rows = use(use(chunkRows(q, chunk)).reshape([...groups, size]));
-  const lse = use(use(chunkRows(combined.lse, chunk)).reshape([...groups, 1]));
+  const rows = trackResource(trackResource(chunkRows(q, chunk)).reshape([...groups, size]));
+  const lse = trackResource(trackResource(chunkRows(combined.lse, chunk)).reshape([...groups, 1]));
   const { centers, radii } = keyBounds(statistics, config, resources);
-  const empty = (...shape: number[]): Tensor => use(q.device.empty(shape, "float32"));
+  const createEmpty = (...shape: number[]): Tensor => trackResource(q.device.empty(shape, "float32"));
 
   // τ·(q·μ + ‖q‖·padded), padded = r + slack·(‖μ‖ + r)
-  const bound = empty(...groups, count);
+  const bound = createEmpty(...groups, count);
   kernels.matmul(bound, rows, centers, false);
   // Where it overflows a bound may be larger; −∞ + ∞ would be NaN.
   kernels.scalar("max", bound, bound, LOWEST_FLOAT32);
-  const norms = empty(...groups);
+  const norms = createEmpty(...groups);
   kernels.rowDot(norms, rows, rows);
   sqrtUpperBound(norms, size);
   const radius = paddedRadii({ centers, radii }, (size + 16) * 2 ** -22, resources);
-  const most = empty(...groups, count);
-  kernels.binary("mul", most, use(norms.reshape([...groups, 1])), radius);
-  kernels.binary("add", bound, bound, most);
+  const maxScores = createEmpty(...groups, count);
+  kernels.binary("mul", maxScores, trackResource(norms.reshape([...groups, 1])), radius);
+  kernels.binary("add", bound, bound, maxScores);
   kernels.scalar("mul", bound, bound, config.scale);
 
   // + ln n_j − l + 2⁻²⁰·(1 + |l|), where j was left out
-  kernels.binary("add", bound, bound, use(chunkLogLengths(attention)));
+  kernels.binary("add", bound, bound, trackResource(chunkLogLengths(attention)));
   kernels.binary("sub", bound, bound, lse);
-  kernels.binary("add", bound, bound, use(roundingMargin(lse)));
-  clampMax(bound, use(negatedMask(attention, chosen, chunk)));
+  kernels.binary("add", bound, bound, trackResource(roundingMargin(lse)));
+  clampMax(bound, trackResource(negatedMask(attention, chosen, chunk)));
   return bound.reshape([batch, config.numHeads, chunk.length, count]);
 }
 
@@ -137,12 +140,16 @@ function keyBounds(
   resources: ResourceStack,
 ): { centers: Tensor; radii: Tensor } {
   const [count, batch] = gathered.shape as [number, number];
-  const [whole, row] = gathered.strides as [number, number];
+  const [chunkStride, batchStride] = gathered.strides as [number, number];
   const offset = gathered.offset + start;
-  const centers = { shape: [batch, numKvHeads, 1, size, count], strides: [row, size, 0, 1, whole], offset };
+  const centers = {
+    shape: [batch, numKvHeads, 1, size, count],
+    strides: [batchStride, size, 0, 1, chunkStride],
+    offset,
+  };
   const radii = {
     shape: [batch, numKvHeads, 1, 1, count],
-    strides: [row, 1, 0, 0, whole],
+    strides: [batchStride, 1, 0, 0, chunkStride],
     offset: offset + numKvHeads * size,
   };
   return { centers: resources.use(gathered.view(centers)), radii: resources.use(gathered.view(radii)) };
@@ -151,19 +158,19 @@ function keyBounds(
 /** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
 function paddedRadii(
   { centers, radii }: { centers: Tensor; radii: Tensor },
-  slack: number,
+  relativeSlack: number,
   resources: ResourceStack,
 ): Tensor {
   const { device, shape } = centers;
-  const padded = resources.use(device.empty(radii.shape, "float32"));
+  const paddedRadius = resources.use(device.empty(radii.shape, "float32"));
   const squares = resources.use(device.empty(shape, "float32"));
   device.kernels.binary("mul", squares, centers, centers);
-  reduceInto("sum", padded, squares);
-  sqrtUpperBound(padded, shape[3]!);
-  device.kernels.binary("add", padded, padded, radii);
-  device.kernels.scalar("mul", padded, padded, slack);
-  device.kernels.binary("add", padded, padded, radii);
-  return padded;
+  reduceInto("sum", paddedRadius, squares);
+  sqrtUpperBound(paddedRadius, shape[3]!);
+  device.kernels.binary("add", paddedRadius, paddedRadius, radii);
+  device.kernels.scalar("mul", paddedRadius, paddedRadius, relativeSlack);
+  device.kernels.binary("add", paddedRadius, paddedRadius, radii);
+  return paddedRadius;
 }
 
 /** [1,1,1,1,N]: ln n_j. */
@@ -177,8 +184,8 @@ function negatedMask({ config, q }: RoutedAttention, chosen: ChosenChunks, query
   const { all, visibility } = config.chunks;
   const values = chosen.flatMap((ofBatch) =>
     all.map(({ index }) => {
-      const isLeftOut = visibility.canAttend(query.index, index) && !ofBatch[query.index]!.includes(index);
-      return isLeftOut ? -Infinity : Infinity;
+      const isUnrouted = visibility.canAttend(query.index, index) && !ofBatch[query.index]!.includes(index);
+      return isUnrouted ? -Infinity : Infinity;
     }),
   );
   return fromArray(q.device, values, [chosen.length, 1, 1, 1, all.length]);
@@ -207,13 +214,13 @@ export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
   const result = device.empty([chunks.length, batch, numHeads * (size + 1)], "float32");
   for (const [i, chunk] of chunks.entries()) {
     using keys = chunkRows(k, chunk);
-    using line = result.slice(0, i, i + 1);
-    const row = line.strides[1]!;
-    using center = line.view({ shape: [batch, numHeads, 1, size], strides: [row, size, size, 1] });
-    using radius = line.view({
+    using chunkStatistics = result.slice(0, i, i + 1);
+    const batchStride = chunkStatistics.strides[1]!;
+    using center = chunkStatistics.view({ shape: [batch, numHeads, 1, size], strides: [batchStride, size, size, 1] });
+    using radius = chunkStatistics.view({
       shape: [batch, numHeads, 1],
-      strides: [row, 1, 1],
-      offset: line.offset + numHeads * size,
+      strides: [batchStride, 1, 1],
+      offset: chunkStatistics.offset + numHeads * size,
     });
     writeStatistics(keys, center, radius);
   }
@@ -245,33 +252,33 @@ function sqrtUpperBound(x: Tensor, count: number): void {
  */
 export async function extendChosen(
   attention: RoutedAttention,
-  first: ChosenChunks,
+  initialChunks: ChosenChunks,
   { statistics, epsilon }: { statistics: GatheredStatistics; epsilon: number },
 ): Promise<ChosenChunks> {
   const { chunks, group, label } = attention.config;
-  using maxima = maxMissedLogMass(attention, first, statistics);
+  using maxima = maxMissedLogMass(attention, initialChunks, statistics);
   const [batch, , count] = maxima.shape as [number, number, number];
-  using all = maxima.device.empty([chunks.ranks, ...maxima.shape], "float32");
-  if (group.size === 1) maxima.device.kernels.copy(all, maxima);
-  else group.allGather(all, maxima, { label }).wait();
-  const bySlot = await all.read();
+  using gatheredMaxima = maxima.device.empty([chunks.ranks, ...maxima.shape], "float32");
+  if (group.size === 1) maxima.device.kernels.copy(gatheredMaxima, maxima);
+  else group.allGather(gatheredMaxima, maxima, { label }).wait();
+  const maximaBySlot = await gatheredMaxima.read();
   const rows = (b: number, i: number): Float32Array => {
     const { owner, slot } = chunks.all[i]!;
     const at = ((owner * batch + b) * chunks.perRank + (slot % chunks.perRank)) * count;
-    return bySlot.subarray(at, at + count);
+    return maximaBySlot.subarray(at, at + count);
   };
-  const more = chunksToAdd(rows, first, { epsilon, visibility: chunks.visibility });
-  if (more.every((ofBatch) => ofBatch.every(({ length }) => length === 0))) return first;
-  attention.attendChosen(more);
-  return first.map((ofBatch, b) => ofBatch.map((chosen, i) => [...chosen, ...more[b]![i]!]));
+  const additionalChunks = selectAdditionalChunks(rows, initialChunks, { epsilon, visibility: chunks.visibility });
+  if (additionalChunks.every((ofBatch) => ofBatch.every(({ length }) => length === 0))) return initialChunks;
+  attention.attendChosen(additionalChunks);
+  return initialChunks.map((ofBatch, b) => ofBatch.map((chosen, i) => [...chosen, ...additionalChunks[b]![i]!]));
 }
 
 /**
  * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `worst(b, i)`: for each
  * chunk the largest `missedLogMass` over the rows of query chunk i.
  */
-export function chunksToAdd(
-  missedMassOf: (b: number, i: number) => ArrayLike<number>,
+export function selectAdditionalChunks(
+  getMissedLogMass: (b: number, i: number) => ArrayLike<number>,
   chosen: ChosenChunks,
   { epsilon, visibility }: { epsilon: number; visibility: ChunkVisibility },
 ): ChosenChunks {
@@ -279,14 +286,15 @@ export function chunksToAdd(
   const limit = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
   return chosen.map((ofBatch, b) =>
     ofBatch.map((selected, i) => {
-      const row = missedMassOf(b, i);
-      const share = (j: number): number => Math.exp(row[j]!);
+      const row = getMissedLogMass(b, i);
+      const missedMass = (j: number): number => Math.exp(row[j]!);
       const candidates = Array.from({ length: visibility.chunks }, (_, j) => j)
         .filter((j) => visibility.canAttend(i, j) && !selected.includes(j))
-        .sort((x, y) => share(x) - share(y) || y - x);
-      let kept = 0;
-      for (let sum = 0; kept < candidates.length; kept++) if (!((sum += share(candidates[kept]!)) <= limit)) break;
-      return candidates.slice(kept).reverse();
+        .sort((x, y) => missedMass(x) - missedMass(y) || y - x);
+      let numKept = 0;
+      for (let sum = 0; numKept < candidates.length; numKept++)
+        if (!((sum += missedMass(candidates[numKept]!)) <= limit)) break;
+      return candidates.slice(numKept).reverse();
     }),
   );
 }

@@ -75,11 +75,11 @@ export function createChunks(where: string, ctx: Context, call: ChunkingOptions)
   const rank = ctx.mesh.coordinate[axis]!;
   const shards = resolveShards(placement, ranks, length);
   const ranges = shards.flatMap((shard, owner) => splitShard(shard, perRank).map((range) => ({ ...range, owner })));
-  const filled = new Array<number>(ranks).fill(0);
+  const filledSlots = new Array<number>(ranks).fill(0);
   const all = ranges
     .filter((range) => range.length > 0)
     .sort((a, b) => firstPosition(a) - firstPosition(b))
-    .map((range, index): Chunk => ({ ...range, index, slot: range.owner * perRank + filled[range.owner]!++ }));
+    .map((range, index): Chunk => ({ ...range, index, slot: range.owner * perRank + filledSlots[range.owner]!++ }));
   const mask = resolveSlices(call.mask, length, length);
   const causal = mask.length > 0 && mask.every(isCausalSlice);
   if (causal) checkOrder(where, all, placement);
@@ -100,14 +100,14 @@ function isCausalSlice({ q0, q1, k1, type }: Slice): boolean {
 /** Throws an OptionError unless each chunk ends before the next begins. */
 function checkOrder(where: string, chunks: readonly Chunk[], placement: Placement): void {
   const [starts, ends] = [chunks.map(firstPosition), chunks.map(lastPosition)];
-  const interleaved = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
-  if (interleaved < 0) return;
-  const name = (i: number): string => `chunk ${i} (positions ${starts[i]} to ${ends[i]})`;
+  const interleavedChunk = starts.findIndex((start, i) => i > 0 && start <= Math.max(...ends.slice(0, i)));
+  if (interleavedChunk < 0) return;
+  const formatChunk = (i: number): string => `chunk ${i} (positions ${starts[i]} to ${ends[i]})`;
   throw new OptionError({
     where,
     expected:
       "chunks that do not interleave: under a causal mask, routing of a chunk depends only on positions before the whole chunk",
-    received: `placement ${placement.name} with interleaved chunks: ${name(interleaved - 1)} and ${name(interleaved)}`,
+    received: `placement ${placement.name} with interleaved chunks: ${formatChunk(interleavedChunk - 1)} and ${formatChunk(interleavedChunk)}`,
     remedy: 'use placement "contiguous", or "zigzag" with an even chunksPerRank, which also balances causal work',
   });
 }
@@ -147,13 +147,13 @@ interface ShardRange {
  * the two stretches of a zigzag shard become pieces of their own.
  */
 function splitShard(shard: readonly Span[], count: number): ShardRange[] {
-  const parts = count % shard.length === 0 ? shard.map((span) => [span]) : [shard];
+  const spanGroups = count % shard.length === 0 ? shard.map((span) => [span]) : [shard];
   let offset = 0;
-  return parts.flatMap((part) => {
-    const rows = spansLength(part);
-    const ranges = Array.from({ length: count / parts.length }, (_, i): ShardRange => {
-      const { start, length } = contiguous().spans(i, count / parts.length, rows)[0]!;
-      return { spans: sliceSpans(part, start, start + length), offset: offset + start, length };
+  return spanGroups.flatMap((spanGroup) => {
+    const rows = spansLength(spanGroup);
+    const ranges = Array.from({ length: count / spanGroups.length }, (_, i): ShardRange => {
+      const { start, length } = contiguous().spans(i, count / spanGroups.length, rows)[0]!;
+      return { spans: sliceSpans(spanGroup, start, start + length), offset: offset + start, length };
     });
     offset += rows;
     return ranges;
@@ -162,10 +162,10 @@ function splitShard(shard: readonly Span[], count: number): ShardRange[] {
 
 /** Rows [from, to) of some spans. */
 function sliceSpans(spans: readonly Span[], from: number, to: number): Span[] {
-  let before = 0;
+  let rowsBefore = 0;
   return spans.flatMap(({ start, length, step }) => {
-    const [first, end] = [Math.max(0, from - before), Math.min(length, to - before)];
-    before += length;
+    const [first, end] = [Math.max(0, from - rowsBefore), Math.min(length, to - rowsBefore)];
+    rowsBefore += length;
     return first < end ? [{ start: start + first * step, length: end - first, step }] : [];
   });
 }
@@ -184,11 +184,11 @@ export function findRuns(count: number, predicate: (at: number) => boolean): (re
 
 /** The rows of this rank's chunks, [B,N,N] → [B,c,N], with history. */
 export function sliceOwnRows(x: Tensor, { own, all }: Chunks): Tensor {
-  const isOwn = new Set(own.map(({ index }) => index));
-  const runs = findRuns(all.length, (index) => isOwn.has(index));
+  const ownIndices = new Set(own.map(({ index }) => index));
+  const runs = findRuns(all.length, (index) => ownIndices.has(index));
   if (runs.length <= 1) return x.slice(1, ...(runs[0] ?? [0, 0]));
-  const parts = runs.map(([from, to]) => x.slice(1, from, to));
-  const rows = concatenate(parts, 1);
-  for (const part of parts) part.dispose();
+  const ownSlices = runs.map(([from, to]) => x.slice(1, from, to));
+  const rows = concatenate(ownSlices, 1);
+  for (const ownSlice of ownSlices) ownSlice.dispose();
   return rows;
 }

@@ -83,7 +83,7 @@ export interface ChunkSummary {
   readonly weights: Tensor;
 }
 
-const EPSILON = 1e-8;
+const LOG_EPSILON = 1e-8;
 
 /**
  * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
@@ -125,10 +125,10 @@ export class ChunkSummaryEncoder extends Module {
     this.summaryDim = summaryDim;
     const bound = embedDim ** -0.5;
     const query = { kind: "normal", mean: 0, std: 1 } as const;
-    const value = { kind: "uniform", low: -bound, high: bound } as const;
+    const uniformInit = { kind: "uniform", low: -bound, high: bound } as const;
     const size = embedDim / numHeads;
     this.query = this.addParameter("query", createParameter(ctx, [numHeads, embedDim], { initial: query }));
-    this.value = this.addParameter("value", createParameter(ctx, [numHeads, size, embedDim], { initial: value }));
+    this.value = this.addParameter("value", createParameter(ctx, [numHeads, size, embedDim], { initial: uniformInit }));
     this.statisticsIn = this.addChild("statistics_in", new Linear(ctx, 1 + NUM_ORDER_STATISTICS, summaryDim));
     this.statisticsOut = this.addChild("statistics_out", new Linear(ctx, summaryDim, summaryDim));
     this.combine = this.addChild("combine", new Linear(ctx, embedDim + summaryDim, summaryDim));
@@ -174,12 +174,17 @@ export class ChunkSummaryEncoder extends Module {
     const { content, weights } = (pooled ?? {}) as Partial<PooledChunk>;
     checkTensor("ChunkSummaryEncoder: content", content, 2);
     checkTensor("ChunkSummaryEncoder: weights", weights, 2);
-    const fits = values === null || (values instanceof Float32Array && values.length === weights.size);
-    expectValue("ChunkSummaryEncoder: values", fits, "a Float32Array with the values of the weights, or null", values);
+    const hasWeightCount = values === null || (values instanceof Float32Array && values.length === weights.size);
+    expectValue(
+      "ChunkSummaryEncoder: values",
+      hasWeightCount,
+      "a Float32Array with the values of the weights, or null",
+      values,
+    );
     return scope(() => {
       const statistics = this.#statistics(weights, values);
-      const spread = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
-      return this.combine.forward(concatenate([content, spread], -1));
+      const statisticsEmbedding = this.statisticsOut.forward(this.statisticsIn.forward(statistics).relu());
+      return this.combine.forward(concatenate([content, statisticsEmbedding], -1));
     });
   }
 
@@ -190,10 +195,10 @@ export class ChunkSummaryEncoder extends Module {
       ? orderCoefficients(values, batch)
       : new Float32Array(batch * rows * NUM_ORDER_STATISTICS);
     const order = fromArray(this.#ctx, coefficients, [batch, rows, NUM_ORDER_STATISTICS]);
-    const ordered = weights.reshape([batch, 1, rows]).matmul(order).reshape([batch, NUM_ORDER_STATISTICS]);
-    const logs = weights.add(full(this.#ctx, [1], EPSILON)).log();
-    const entropy = weights.mul(logs).sum(-1, { keepDims: true }).neg();
-    return concatenate([entropy, ordered], -1);
+    const orderStatistics = weights.reshape([batch, 1, rows]).matmul(order).reshape([batch, NUM_ORDER_STATISTICS]);
+    const logWeights = weights.add(full(this.#ctx, [1], LOG_EPSILON)).log();
+    const entropy = weights.mul(logWeights).sum(-1, { keepDims: true }).neg();
+    return concatenate([entropy, orderStatistics], -1);
   }
 
   #checkInput(x: Tensor): void {
@@ -220,19 +225,20 @@ export function startSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }:
   const resources = new ResourceStack();
   const [batch, , embed] = x.shape as [number, number, number];
   const length = own[0]?.length ?? 0;
-  const even = own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
-  const parts = even
+  const hasEqualChunks =
+    own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
+  const chunkInputs = hasEqualChunks
     ? [resources.use(x.reshape([batch * own.length, length, embed]))]
     : own.map((chunk) => resources.use(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
-  const pooled = parts.map((part) => resources.use(encoder.pool(part)));
+  const pooledChunks = chunkInputs.map((chunkInput) => resources.use(encoder.pool(chunkInput)));
   return {
-    weights: pooled.map(({ weights }) => weights),
+    weights: pooledChunks.map(({ weights }) => weights),
     finish(values) {
       using temporaries = new ResourceStack();
-      const summaries = pooled.map((chunk, i) => temporaries.use(encoder.summarize(chunk, values && values[i]!)));
-      if (even) {
-        const byBatch = temporaries.use(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
-        return byBatch.permute([1, 0, 2]);
+      const summaries = pooledChunks.map((chunk, i) => temporaries.use(encoder.summarize(chunk, values && values[i]!)));
+      if (hasEqualChunks) {
+        const summariesByBatch = temporaries.use(summaries[0]!.reshape([batch, own.length, encoder.summaryDim]));
+        return summariesByBatch.permute([1, 0, 2]);
       }
       if (summaries.length === 0) return x.device.empty([0, batch, encoder.summaryDim], "float32");
       return concatenate(

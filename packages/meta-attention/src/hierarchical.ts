@@ -24,8 +24,9 @@ export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forwa
 export type MetaForwardOptions = OptionsOf<typeof metaForwardOptions>;
 
 function isChosen(value: unknown): value is ChosenChunks {
-  const isLists = (each: unknown): each is readonly unknown[] => Array.isArray(each) && each.every(Array.isArray);
-  return Array.isArray(value) && value.every(isLists);
+  const isArrayOfArrays = (each: unknown): each is readonly unknown[] =>
+    Array.isArray(each) && each.every(Array.isArray);
+  return Array.isArray(value) && value.every(isArrayOfArrays);
 }
 
 /**

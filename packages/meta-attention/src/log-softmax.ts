@@ -10,27 +10,27 @@ import { reduceInto } from "./tensor-views.ts";
 export const LOWEST_FLOAT32: number = -(2 - 2 ** -23) * 2 ** 127;
 
 /** into ← ln(e^into + e^from). */
-export function logAddExp(into: Tensor, from: Tensor): void {
-  const { kernels } = into.device;
-  using most = into.device.empty(into.shape, "float32");
-  using other = into.device.empty(into.shape, "float32");
-  kernels.binary("max", most, into, from);
-  kernels.scalar("max", most, most, LOWEST_FLOAT32);
-  kernels.binary("sub", other, from, most);
-  kernels.unary("exp", other, other);
-  kernels.binary("sub", into, into, most);
-  kernels.unary("exp", into, into);
-  kernels.binary("add", into, into, other);
-  kernels.unary("log", into, into);
-  kernels.binary("add", into, into, most);
+export function logAddExp(target: Tensor, from: Tensor): void {
+  const { kernels } = target.device;
+  using maximum = target.device.empty(target.shape, "float32");
+  using expOfSource = target.device.empty(target.shape, "float32");
+  kernels.binary("max", maximum, target, from);
+  kernels.scalar("max", maximum, maximum, LOWEST_FLOAT32);
+  kernels.binary("sub", expOfSource, from, maximum);
+  kernels.unary("exp", expOfSource, expOfSource);
+  kernels.binary("sub", target, target, maximum);
+  kernels.unary("exp", target, target);
+  kernels.binary("add", target, target, expOfSource);
+  kernels.unary("log", target, target);
+  kernels.binary("add", target, target, maximum);
 }
 
 /** e^(part − whole): the share of a softmax that lies on some of its keys; 0 where the row saw nothing. */
-export function softmaxShare(part: Tensor, total: Tensor): Tensor {
-  const { kernels } = part.device;
-  const share = part.device.empty(part.shape, "float32");
-  kernels.scalar("max", share, total, LOWEST_FLOAT32);
-  kernels.binary("sub", share, part, share);
+export function softmaxShare(partLse: Tensor, totalLse: Tensor): Tensor {
+  const { kernels } = partLse.device;
+  const share = partLse.device.empty(partLse.shape, "float32");
+  kernels.scalar("max", share, totalLse, LOWEST_FLOAT32);
+  kernels.binary("sub", share, partLse, share);
   kernels.unary("exp", share, share);
   return share;
 }
@@ -49,20 +49,20 @@ const logSoftmaxOp = defineOp({
   forward([x, mask]: [Tensor, Tensor]) {
     const { device, shape, dtype } = x;
     const { kernels } = device;
-    using row = device.empty(shape.with(-1, 1), dtype);
-    using exps = device.empty(shape, dtype);
+    using rowStatistic = device.empty(shape.with(-1, 1), dtype);
+    using exponentials = device.empty(shape, dtype);
     const output = device.empty(shape, dtype);
     const counts = device.empty(mask.shape, dtype);
     kernels.binary("add", output, x, mask);
     // A row of −∞ has a finite maximum here, and a finite logarithm of its sum: −∞ − (−∞) would be NaN.
-    reduceInto("max", row, output);
-    kernels.scalar("max", row, row, LOWEST_FLOAT32);
-    kernels.binary("sub", output, output, row);
-    kernels.unary("exp", exps, output);
-    reduceInto("sum", row, exps);
-    kernels.unary("log", row, row);
-    kernels.scalar("max", row, row, LOWEST_FLOAT32);
-    kernels.binary("sub", output, output, row);
+    reduceInto("max", rowStatistic, output);
+    kernels.scalar("max", rowStatistic, rowStatistic, LOWEST_FLOAT32);
+    kernels.binary("sub", output, output, rowStatistic);
+    kernels.unary("exp", exponentials, output);
+    reduceInto("sum", rowStatistic, exponentials);
+    kernels.unary("log", rowStatistic, rowStatistic);
+    kernels.scalar("max", rowStatistic, rowStatistic, LOWEST_FLOAT32);
+    kernels.binary("sub", output, output, rowStatistic);
     // −∞ · 0 would be NaN.
     kernels.scalar("max", output, output, LOWEST_FLOAT32);
     kernels.unary("exp", counts, mask);
@@ -72,14 +72,14 @@ const logSoftmaxOp = defineOp({
   backward({ output, counts }, dOut) {
     const { device, shape, dtype } = output;
     const { kernels } = device;
-    using row = device.empty(shape.with(-1, 1), dtype);
+    using rowSums = device.empty(shape.with(-1, 1), dtype);
     using share = device.empty(shape, dtype);
     const dx = device.empty(shape, dtype);
     kernels.binary("mul", dx, dOut, counts);
-    reduceInto("sum", row, dx);
+    reduceInto("sum", rowSums, dx);
     kernels.unary("exp", share, output);
     kernels.binary("mul", share, share, counts);
-    kernels.binary("mul", share, share, row);
+    kernels.binary("mul", share, share, rowSums);
     kernels.binary("sub", dx, dx, share);
     return [dx, null];
   },

@@ -20,8 +20,9 @@ import { chosenMask, visibilityMask } from "./route/router.ts";
 function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   const { chosen, router } = (meta ?? {}) as Partial<Meta>;
   const { scores, routing, mass, chunks } = router ?? ({} as Partial<Meta["router"]>);
-  const isChosen = Array.isArray(chosen) && chosen.every((each) => Array.isArray(each) && each.every(Array.isArray));
-  if (!isChosen || !Array.isArray(chunks?.all) || typeof chunks.visibility?.count !== "function") {
+  const isChosenChunks =
+    Array.isArray(chosen) && chosen.every((each) => Array.isArray(each) && each.every(Array.isArray));
+  if (!isChosenChunks || !Array.isArray(chunks?.all) || typeof chunks.visibility?.count !== "function") {
     throw new OptionError({
       where,
       expected: "the meta object returned by HierarchicalMetaAttention.forward",
@@ -48,10 +49,10 @@ export function loadBalanceLoss(meta: Meta): Tensor {
   const { routing, chunks } = meta.router;
   const count = chunks.all.length;
   const counts = new Float32Array(count);
-  for (const ofBatch of meta.chosen) for (const list of ofBatch) for (const j of list) counts[j]!++;
+  for (const ofBatch of meta.chosen) for (const chosenKeys of ofBatch) for (const j of chosenKeys) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
-  const shares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / countRoutedRows(meta)));
-  return scope(() => routing.mul(fromArray(routing.device, shares, [count])).sum());
+  const loadShares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / countRoutedRows(meta)));
+  return scope(() => routing.mul(fromArray(routing.device, loadShares, [count])).sum());
 }
 
 /**

@@ -79,12 +79,12 @@ function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
 function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, combineWeights: Tensor): Tensor {
   if (attention.config.combine === "soft") applyCombineWeights(attention, combineWeights);
   const output = attention.result();
-  const kept = keep(combineWeights.detach());
+  const savedWeights = keep(combineWeights.detach());
   return output.record([q, k, v, combineWeights], {
     name: "routedAttention",
-    backward: (dOutput) => routedBackward(attention, kept, dOutput),
+    backward: (dOutput) => routedBackward(attention, savedWeights, dOutput),
     free() {
-      kept.dispose();
+      savedWeights.dispose();
       attention[Symbol.dispose]();
     },
   });
@@ -102,10 +102,10 @@ function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void 
   }
   for (const { query, chunk, b0, b1, state } of inputs) {
     using weight = pairView(weights, { b0, b1, i: query, j: chunk.index }, 4);
-    using weighted = q.device.empty(state!.out.shape, "float32");
-    using sum = chunkRows(combined.out, config.chunks.own[query]!, b0, b1);
-    kernels.binary("mul", weighted, state!.out, weight);
-    kernels.binary("add", sum, sum, weighted);
+    using weightedOut = q.device.empty(state!.out.shape, "float32");
+    using combinedRows = chunkRows(combined.out, config.chunks.own[query]!, b0, b1);
+    kernels.binary("mul", weightedOut, state!.out, weight);
+    kernels.binary("add", combinedRows, combinedRows, weightedOut);
   }
 }
 
@@ -137,18 +137,18 @@ export function computeOutput(projections: Projections, inputs: OutputInputs): P
   const { attention, x, qkv, combineWeights, chosen } = inputs;
   if (!projections.settings.useCheckpoint) return projectOutput(projections, attention, { qkv, combineWeights });
   const { config } = attention;
-  let done: ProjectedOutput | undefined;
+  let computedOutput: ProjectedOutput | undefined;
   const body = (x: Tensor, combineWeights: Tensor): Tensor => {
-    if (!done) return (done = projectOutput(projections, attention, { qkv, combineWeights })).out;
-    using recomputed = projectQkv(x, projections);
-    const recomputedAttention = new RoutedAttention(config, recomputed);
+    if (!computedOutput) return (computedOutput = projectOutput(projections, attention, { qkv, combineWeights })).out;
+    using recomputedQkv = projectQkv(x, projections);
+    const recomputedAttention = new RoutedAttention(config, recomputedQkv);
     recomputedAttention.attendChosen(chosen);
-    const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputed, combineWeights });
+    const { out, gateValues } = projectOutput(projections, recomputedAttention, { qkv: recomputedQkv, combineWeights });
     gateValues?.dispose();
     return out;
   };
   const out = checkpoint(body, x, combineWeights);
-  return { out, gateValues: done!.gateValues };
+  return { out, gateValues: computedOutput!.gateValues };
 }
 
 /** W = H·D features: packed [B,S,W] without a gate, [B,S,2·W] with one → [B,S,E]. */
@@ -162,11 +162,11 @@ function projectOutput(
   const width = packed.shape[2]! / 2;
   return scope(() => {
     const gate = gateProjection.forward(packed).sigmoid();
-    const own = packed.slice(2, 0, width);
-    const combined = packed.slice(2, width, 2 * width);
-    const mixed = own.add(gate.mul(combined.sub(own)));
+    const ownOutput = packed.slice(2, 0, width);
+    const combinedOutput = packed.slice(2, width, 2 * width);
+    const gatedOutput = ownOutput.add(gate.mul(combinedOutput.sub(ownOutput)));
     // The gate's values leave a checkpoint's body, too, which returns the output alone.
-    return { out: outProjection.forward(mixed), gateValues: keep(noGrad(() => gate.mean(-1))) };
+    return { out: outProjection.forward(gatedOutput), gateValues: keep(noGrad(() => gate.mean(-1))) };
   });
 }
 
@@ -184,24 +184,24 @@ interface QkvProjection {
 export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvProjection): ProjectedQkv {
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
-  const part = (first: number, count: number): Tensor => splitHeads(qkv, { first, count, size });
+  const projectHeads = (first: number, count: number): Tensor => splitHeads(qkv, { first, count, size });
   const withPositions = (numHeads: Tensor): Tensor => {
     if (!positions) return numHeads;
-    using plain = numHeads;
-    const encoded = positions.encode(plain, chunks.shards[chunks.rank]!, chunks.length);
-    if (encoded.strides.at(-1) === 1) return encoded;
-    using strided = encoded;
-    return strided.contiguous();
+    using unencodedHeads = numHeads;
+    const encodedHeads = positions.encode(unencodedHeads, chunks.shards[chunks.rank]!, chunks.length);
+    if (encodedHeads.strides.at(-1) === 1) return encodedHeads;
+    using stridedHeads = encodedHeads;
+    return stridedHeads.contiguous();
   };
-  const q = withPositions(part(0, numHeads));
-  const k = withPositions(part(numHeads, numKvHeads));
-  const v = part(numHeads + numKvHeads, numKvHeads);
+  const q = withPositions(projectHeads(0, numHeads));
+  const k = withPositions(projectHeads(numHeads, numKvHeads));
+  const v = projectHeads(numHeads + numKvHeads, numKvHeads);
   return { q, k, v, [Symbol.dispose]: () => [q, k, v].forEach((each) => each.dispose()) };
 }
 
 /** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
 function splitHeads(x: Tensor, { first, count, size }: { first: number; count: number; size: number }): Tensor {
-  using own = x.slice(-1, first * size, (first + count) * size);
-  using apart = own.reshape([x.shape[0]!, x.shape[1]!, count, size]);
-  return apart.permute([0, 2, 1, 3]);
+  using featureSlice = x.slice(-1, first * size, (first + count) * size);
+  using splitFeatures = featureSlice.reshape([x.shape[0]!, x.shape[1]!, count, size]);
+  return splitFeatures.permute([0, 2, 1, 3]);
 }

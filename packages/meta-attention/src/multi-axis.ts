@@ -50,8 +50,8 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
 
   constructor(ctx: Context, options: MultiAxisHierarchicalAttentionOptions) {
     multiAxisHierarchicalAttentionOptions.parse(options);
-    const { attentionAxis, ...others } = options;
-    super(ctx, others);
+    const { attentionAxis, ...sharedOptions } = options;
+    super(ctx, sharedOptions);
     this.#axis = attentionAxis;
   }
 
@@ -65,8 +65,8 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
     const sequence = flattenToRows("MultiAxisHierarchicalAttention", x, this.#axis);
     using rows = sequence.rows;
     const withGradMode = captureGradMode();
-    using flat = await super.forward(rows, options);
-    return withGradMode(() => restoreShape(flat, sequence));
+    using flatResult = await super.forward(rows, options);
+    return withGradMode(() => restoreShape(flatResult, sequence));
   }
 }
 
@@ -84,15 +84,15 @@ function restoreShape({ out, meta }: MetaResult, { batchShape, restore }: Flatte
     batchShape,
     router: {
       ...router,
-      scores: newHandle(router.scores),
-      routing: newHandle(router.routing),
+      scores: cloneHandle(router.scores),
+      routing: cloneHandle(router.routing),
       mass: { mean: router.mass.mean.detach(), peak: router.mass.peak.detach() },
     },
   });
 }
 
 /** A handle of its own, with history. */
-function newHandle(x: Tensor): Tensor {
+function cloneHandle(x: Tensor): Tensor {
   return x.reshape(x.shape);
 }
 
@@ -116,26 +116,26 @@ interface FlattenedRows {
 /** Moves an axis of x [..,E] behind all others but the embedding, and flattens those. Copies only if strides cannot show it. */
 function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
   checkTensor(where, x);
-  const along = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);
+  const normalizedAxis = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);
   const embed = x.rank - 1;
-  if (along >= embed) {
+  if (normalizedAxis >= embed) {
     throw new ShapeError({
       where,
       expected: "an axis other than the last axis, the embedding",
       received: `axis ${axis} of ${formatShape(x.shape)}`,
     });
   }
-  const others = x.shape.map((_, each) => each).filter((each) => each !== along && each !== embed);
-  const order = [...others, along, embed];
-  const batchShape = others.map((each) => x.shape[each]!);
-  using moved = x.permute(order);
+  const batchAxes = x.shape.map((_, each) => each).filter((each) => each !== normalizedAxis && each !== embed);
+  const order = [...batchAxes, normalizedAxis, embed];
+  const batchShape = batchAxes.map((each) => x.shape[each]!);
+  using permutedX = x.permute(order);
   return {
-    rows: moved.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[along]!, x.shape[embed]!]),
+    rows: permutedX.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[normalizedAxis]!, x.shape[embed]!]),
     batchShape,
     restore(result) {
       using unflattened = result.reshape([...batchShape, ...result.shape.slice(1)]);
-      using back = unflattened.permute(order.map((_, each) => order.indexOf(each)));
-      return back.contiguous();
+      using restoredOrder = unflattened.permute(order.map((_, each) => order.indexOf(each)));
+      return restoredOrder.contiguous();
     },
   };
 }

@@ -171,7 +171,7 @@ function resolveTopK(where: string, topK: number | "all" | undefined, chunks: nu
 
 function checkCombination(settings: ResolvedOptions): void {
   const { name: where, combine, gate, headDim, certificate, maxMissedMass } = settings;
-  const faults: (readonly [fault: boolean, expected: string, received: unknown])[] = [
+  const invalidCombinations: (readonly [fault: boolean, expected: string, received: unknown])[] = [
     [
       combine === "soft" && !gate,
       'gate: true with combine "soft", which requires the gate to include the own chunk of each query',
@@ -180,8 +180,9 @@ function checkCombination(settings: ResolvedOptions): void {
     [headDim > 256, "headDim, or embedDim / numHeads, from 1 to 256", headDim],
     [maxMissedMass !== undefined && !certificate, "certificate: true with maxMissedMass", "certificate: false"],
   ];
-  const fault = faults.find(([wrong]) => wrong);
-  if (fault) throw new OptionError({ where, expected: fault[1], received: String(fault[2]) });
+  const invalidCombination = invalidCombinations.find(([isInvalid]) => isInvalid);
+  if (invalidCombination)
+    throw new OptionError({ where, expected: invalidCombination[1], received: String(invalidCombination[2]) });
 }
 
 /** Throws an OptionError unless `count` heads share `size` evenly. */

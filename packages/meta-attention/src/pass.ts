@@ -68,22 +68,22 @@ export class ForwardPass implements Disposable {
     // gradients of the input are those of attention over what was attended to.
     const routerInput = settings.combine === "exact" ? this.#track(this.#x.detach()) : this.#x;
     const pending = this.#track(startSummaries(summary, routerInput, chunks));
-    const reading = call.dryRun ? null : pending.weights.map((weights) => weights.read());
+    const pendingWeights = call.dryRun ? null : pending.weights.map((weights) => weights.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
-    const projected = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
-    const qkv = this.#track(settings.useCheckpoint ? noGrad(projected) : projected());
+    const projectAgain = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
+    const qkv = this.#track(settings.useCheckpoint ? noGrad(projectAgain) : projectAgain());
     const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
-    const values = reading && (await Promise.all(reading));
+    const values = pendingWeights && (await Promise.all(pendingWeights));
     const { routing, gathered } = this.#gradMode(() => this.#route(call, { pending, values, keys, routerInput }));
-    const first = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
+    const initialChunks = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
     const statistics: GatheredStatistics = { gathered, start: settings.summaryDim };
     const attention = new RoutedAttention(this.#config, qkv);
     this.#attention = attention;
-    attention.attendChosen(first);
+    attention.attendChosen(initialChunks);
     const { maxMissedMass: epsilon } = settings;
-    const mayExtend = !call.dryRun && epsilon !== undefined;
-    const chosen = mayExtend ? await extendChosen(attention, first, { statistics, epsilon }) : first;
-    return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend }));
+    const canExtend = !call.dryRun && epsilon !== undefined;
+    const chosen = canExtend ? await extendChosen(attention, initialChunks, { statistics, epsilon }) : initialChunks;
+    return this.#gradMode(() => this.#createResult({ call, qkv, chosen, routing, statistics, mayExtend: canExtend }));
   }
 
   #track<T extends Disposable>(resource: T): T {
@@ -93,11 +93,11 @@ export class ForwardPass implements Disposable {
   #route({ noise }: RoutingCall, { pending, values, keys, routerInput }: RoutingInputs): GatheredRouting {
     const { metaAttention, summary } = this.#parts;
     using summaries = pending.finish(values);
-    const own = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
-    const routed = gatherAndRoute(metaAttention, own, { plan: this.#config, noise });
-    this.#track(routed.gathered);
-    this.#track(routed.routing);
-    return routed;
+    const ownInputs = { summaries, keyStatistics: keys, dependencies: [routerInput, ...summary.parameters()] };
+    const gatheredRouting = gatherAndRoute(metaAttention, ownInputs, { plan: this.#config, noise });
+    this.#track(gatheredRouting.gathered);
+    this.#track(gatheredRouting.routing);
+    return gatheredRouting;
   }
 
   #createResult({ call, qkv, chosen, routing, statistics, mayExtend }: ResultInputs): MetaResult {
@@ -197,12 +197,13 @@ export function checkSelectedChunks(
   { batch, visibility }: { batch: number; visibility: ChunkVisibility },
 ): void {
   const { chunks, causal, canAttend } = visibility;
-  const legal = (i: number, list: readonly number[]): boolean =>
+  const isValidList = (i: number, list: readonly number[]): boolean =>
     new Set(list).size === list.length &&
     list.every((j) => Number.isInteger(j) && j >= 0 && j < chunks && canAttend(i, j));
-  const whole =
-    chosen?.length === batch && chosen.every((rows) => rows.length === chunks && rows.every((row, i) => legal(i, row)));
-  if (whole) return;
+  const isComplete =
+    chosen?.length === batch &&
+    chosen.every((rows) => rows.length === chunks && rows.every((row, i) => isValidList(i, row)));
+  if (isComplete) return;
   throw new OptionError({
     where,
     expected: `chosen[${batch}][${chunks}] with lists of other${causal ? ", earlier" : ""} chunks visible under the mask, without duplicates`,

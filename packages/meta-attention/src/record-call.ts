@@ -9,7 +9,7 @@ import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
 // choices a rank expects no message at all. So a forward records how it routes and what it attends to, a backward what it returns.
 
 /** Lists of chunks that a description has in full. */
-const MAX_LISTED = 16;
+const MAX_LISTED_CHUNKS = 16;
 
 /** What a call's routing follows from. */
 export interface RoutingCall {
@@ -31,9 +31,9 @@ export function recordRouting(
     const { topK, noise, chosen, dryRun } = call;
     const { chunks } = config;
     const { numHeads, numKvHeads, headDim, combine, scale } = settings;
-    const choice = chosen ? `${formatChosen([chosen])} given` : `top ${topK} of ${chunks.all.length}`;
-    const parts = [
-      `${config.label} routes: chunks ${choice}`,
+    const choiceText = chosen ? `${formatChosen([chosen])} given` : `top ${topK} of ${chunks.all.length}`;
+    const fields = [
+      `${config.label} routes: chunks ${choiceText}`,
       `${chunks.perRank} chunks per rank`,
       `${x.dtype} [${x.shape[0]},S,${x.shape[2]}]`,
       `heads ${numHeads}/${numKvHeads} of size ${headDim}`,
@@ -43,7 +43,7 @@ export function recordRouting(
       ...(noise ? [`noise ${noise.std}, stream ${noise.stream}, step ${noise.step}`] : []),
       ...(dryRun ? ["dry run"] : []),
     ];
-    return parts.join(", ");
+    return fields.join(", ");
   });
 }
 
@@ -89,17 +89,17 @@ function formatChunking(chunks: Chunks): string {
 /** `[[1],[0]]`, by batch element and query chunk; of many lists the first ones and a hash of all. */
 function formatChosen(calls: readonly ChosenChunks[]): string {
   const numbers: number[] = [];
-  const named: string[] = [];
-  let lists = 0;
+  const listedChunks: string[] = [];
+  let numLists = 0;
   for (const chosen of calls) {
     numbers.push(-chosen.length - 1);
     for (const ofBatch of chosen) {
       for (const chunks of ofBatch) {
-        if (lists++ < MAX_LISTED) named.push(`[${chunks.join(",")}]`);
+        if (numLists++ < MAX_LISTED_CHUNKS) listedChunks.push(`[${chunks.join(",")}]`);
         numbers.push(-1);
         for (const chunk of chunks) numbers.push(chunk);
       }
     }
   }
-  return `${named.join(" ")}${lists > MAX_LISTED ? " …" : ""} (${lists} lists, ${hashNumbers(numbers)})`;
+  return `${listedChunks.join(" ")}${numLists > MAX_LISTED_CHUNKS ? " …" : ""} (${numLists} lists, ${hashNumbers(numbers)})`;
 }

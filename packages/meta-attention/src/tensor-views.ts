@@ -9,11 +9,11 @@ export function headsView(
   { numHeads, headDim }: { numHeads: number; headDim: number },
 ): Tensor {
   const [batch, rows] = x.shape as [number, number];
-  const [whole, row, one] = x.strides as [number, number, number];
+  const [batchStride, rowStride, elementStride] = x.strides as [number, number, number];
   return x.view({
     shape: [batch, numHeads, rows, headDim],
-    strides: [whole, headDim * one, row, one],
-    offset: x.offset + part * numHeads * headDim * one,
+    strides: [batchStride, headDim * elementStride, rowStride, elementStride],
+    offset: x.offset + part * numHeads * headDim * elementStride,
   });
 }
 
@@ -62,11 +62,11 @@ export function zeroHeads({ device, shape }: Tensor): Tensor {
 /** x rounded to a dtype, in memory laid out the same way; takes x. */
 export function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
-  using exact = x;
+  using float32Source = x;
   const [batch, numHeads, rows, size] = x.shape as [number, number, number, number];
   using memory = x.device.empty([batch, rows, numHeads, size], dtype);
   const out = memory.permute([0, 2, 1, 3]);
-  x.device.kernels.copy(out, exact);
+  x.device.kernels.copy(out, float32Source);
   return out;
 }
 

@@ -3,7 +3,7 @@ import { type Context, fromArray, init, type Mask, masks, shard } from "@mosaic/
 import { cpu } from "@mosaic/kernels-cpu";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { chunksToAdd } from "../src/certificate.ts";
+import { selectAdditionalChunks } from "../src/certificate.ts";
 import { HierarchicalMetaAttention, type HierarchicalMetaAttentionOptions } from "../src/index.ts";
 import { chunkVisibility } from "../src/route/choose.ts";
 import { cut, dot } from "./reference/rows.ts";
@@ -217,16 +217,13 @@ test("chunks are added, the most suspicious first, and no more than needed", () 
   const chosen = [[[], [], [], []]];
   const row = (_: number, i: number) => worst.subarray(4 * i, 4 * i + 4);
   const anywhere = chunkVisibility(4, { causal: false });
-  const added = (epsilon: number) => chunksToAdd(row, chosen, { epsilon, visibility: anywhere })[0]![0];
+  const added = (epsilon: number) => selectAdditionalChunks(row, chosen, { epsilon, visibility: anywhere })[0]![0];
   expect(added(0.5)).toEqual([]);
   expect(added(0.2)).toEqual([1]);
   expect(added(0.1)).toEqual([1, 2]);
   expect(added(0.01)).toEqual([1, 2, 3]);
   worst.fill(Infinity);
-  expect(chunksToAdd(row, chosen, { epsilon: 0.5, visibility: chunkVisibility(4, { causal: true }) })[0]).toEqual([
-    [],
-    [0],
-    [0, 1],
-    [0, 1, 2],
-  ]);
+  expect(
+    selectAdditionalChunks(row, chosen, { epsilon: 0.5, visibility: chunkVisibility(4, { causal: true }) })[0],
+  ).toEqual([[], [0], [0, 1], [0, 1, 2]]);
 });

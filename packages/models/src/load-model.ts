@@ -8,7 +8,7 @@ import { CausalLM } from "./model/causal-lm.ts";
 import { checkFolder, readTokenizer } from "./tokenizer/load-tokenizer.ts";
 import type { Tokenizer } from "./tokenizer/tokenizer.ts";
 import { loadWeights } from "./weights/load.ts";
-import { weightsOf } from "./weights/names.ts";
+import { listWeights } from "./weights/names.ts";
 import { openShards } from "./weights/shards.ts";
 
 export const loadModelOptions = defineOptions("loadModel", {
@@ -100,8 +100,8 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
     await readJson(folder, "generation_config.json", true),
     config,
   );
-  const tokenizer = await tokenizerFor(folder, config);
-  const weights = weightsOf(config);
+  const tokenizer = await loadModelTokenizer(folder, config);
+  const weights = listWeights(config);
   await using shards = await openShards(folder, weights, config.isTied);
   const settings = { backend, placement, dtype: dtype ?? config.dtype };
   const source = { folder, configText, files: await listFiles(folder) };
@@ -116,7 +116,7 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
 }
 
 /** The folder's tokenizer, if it has one, which must fit the model. */
-async function tokenizerFor(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
+async function loadModelTokenizer(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
   const tokenizer = await readTokenizer(folder);
   // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is rejected, not what has it.
   const vocabSize = tokenizer?.vocabSize(false) ?? 0;
@@ -136,6 +136,6 @@ const copiedFiles = [
 ];
 
 async function listFiles(folder: string): Promise<readonly string[]> {
-  const found = new Set(await readdir(folder));
-  return copiedFiles.filter((name) => found.has(name));
+  const fileNames = new Set(await readdir(folder));
+  return copiedFiles.filter((name) => fileNames.has(name));
 }

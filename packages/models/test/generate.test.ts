@@ -201,7 +201,9 @@ test.each([oneRank, ring, arrangements[4]!])(
         }
       }
       expect(cache.freeTokens).toBe(256 - 2 * 104);
-      expect(() => model.generate({ ...call, cache })).toThrow(/free memory for 102 tokens, received free memory for 48 tokens/);
+      expect(() => model.generate({ ...call, cache })).toThrow(
+        /free memory for 102 tokens, received free memory for 48 tokens/,
+      );
       using one = new GenerationCache(model, { ...settings, maxSequences: 1 });
       using _ = one.createSequence();
       expect(() => one.createSequence()).toThrow(

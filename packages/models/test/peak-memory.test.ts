@@ -5,7 +5,7 @@ import { init, numel } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { loadModel, parseConfig } from "../src/index.ts";
-import { type Weight, weightsOf } from "../src/weights/names.ts";
+import { type Weight, listWeights } from "../src/weights/names.ts";
 import { models } from "./reference/references.ts";
 
 const MIB = 2 ** 20;
@@ -19,7 +19,7 @@ const config = {
 
 async function writeLargeFolder(dtype: "float32" | "bfloat16"): Promise<{ path: string; elements: number }> {
   const path = await mkdtemp(join(tmpdir(), "mosaic-models-"));
-  const weights = weightsOf(parseConfig("config.json", config));
+  const weights = listWeights(parseConfig("config.json", config));
   const map: Record<string, string> = {};
   for (const [i, half] of [weights.slice(0, 5), weights.slice(5)].entries()) {
     const name = `model-0000${i + 1}-of-00002.safetensors`;

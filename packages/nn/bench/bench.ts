@@ -5,9 +5,9 @@ import { type Context, fromArray, init, Linear, Module, randn, type Tensor } fro
 import { cpu } from "@mosaic/kernels-cpu";
 import { AdamW, clipGradNorm, crossEntropy, Dropout, linearCrossEntropy, ScheduleFreeAdamW } from "../dist/index.js";
 
-const rounds = 25;
+const numRounds = 25;
 
-class Parameters extends Module {
+class ParameterSet extends Module {
   constructor(ctx: Context, shapes: readonly (readonly number[])[]) {
     super();
     for (const [i, shape] of shapes.entries()) this.addParameter(`p${i}`, randn(ctx, shape)).grad = randn(ctx, shape);
@@ -15,22 +15,22 @@ class Parameters extends Module {
 }
 
 /** Best milliseconds of each, measured in turn so that a busy moment hits all. */
-async function timed<Names extends string>(
+async function measureBest<Names extends string>(
   ctx: Context,
-  runs: Record<Names, () => void>,
+  functions: Record<Names, () => void>,
 ): Promise<Record<Names, number>> {
-  const entries = Object.entries(runs) as [Names, () => void][];
-  const best = Object.fromEntries(entries.map(([name]) => [name, Infinity])) as Record<Names, number>;
-  for (let round = 0; round < rounds; round++) {
-    for (const [name, run] of entries) {
+  const entries = Object.entries(functions) as [Names, () => void][];
+  const bestMs = Object.fromEntries(entries.map(([name]) => [name, Infinity])) as Record<Names, number>;
+  for (let round = 0; round < numRounds; round++) {
+    for (const [name, measuredFunction] of entries) {
       await ctx.device.stream.synchronize();
       const start = performance.now();
-      run();
+      measuredFunction();
       await ctx.device.stream.synchronize();
-      best[name] = Math.min(best[name], performance.now() - start);
+      bestMs[name] = Math.min(bestMs[name], performance.now() - start);
     }
   }
-  return best;
+  return bestMs;
 }
 
 const layer = [[384, 128], [384], [128, 128], [128], [512, 128], [512], [128, 512], [128], [128], [128], [128], [128]];
@@ -41,16 +41,16 @@ const models = {
 
 await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
 for (const [name, shapes] of Object.entries(models)) {
-  using model = new Parameters(ctx, shapes);
+  using model = new ParameterSet(ctx, shapes);
   using adamW = new AdamW(model);
-  using free = new ScheduleFreeAdamW(model);
+  using scheduleFree = new ScheduleFreeAdamW(model);
   const size = model.parameters().reduce((sum, each) => sum + each.size, 0);
   using a = randn(ctx, [size]);
   using b = randn(ctx, [size]);
-  const { sum, ...best } = await timed(ctx, {
+  const { sum, ...best } = await measureBest(ctx, {
     sum: () => ctx.device.kernels.binary("add", a, a, b),
     AdamW: () => adamW.step(),
-    ScheduleFreeAdamW: () => free.step(),
+    ScheduleFreeAdamW: () => scheduleFree.step(),
     clipGradNorm: () => clipGradNorm(model, 1).dispose(),
   });
   const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
@@ -65,10 +65,10 @@ using targets = fromArray(
   [4096],
 );
 x.requiresGrad = true;
-const drop = new Dropout(ctx, 0.1);
-const { sum, ...best } = await timed(ctx, {
+const dropout = new Dropout(ctx, 0.1);
+const { sum, ...best } = await measureBest(ctx, {
   sum: () => ctx.device.kernels.binary("add", y, y, y),
-  dropout: () => drop.forward(x).dispose(),
+  dropout: () => dropout.forward(x).dispose(),
   "cross-entropy and its gradient": () => {
     using loss = crossEntropy(ctx, x, targets);
     loss.backward();
@@ -82,29 +82,29 @@ console.log(`[4096, 1024]: a += b takes ${sum.toFixed(2)} ms; relative to it: ${
 const [rows, features, classes] = [1024, 256, 32_768];
 for (const dtype of ["float32", "bfloat16"] as const) {
   using head = new Linear(ctx, features, classes, { bias: false, dtype });
-  using drawn = randn(ctx, [rows, features]);
-  const hidden = drawn.to(dtype).detach();
+  using samples = randn(ctx, [rows, features]);
+  const hidden = samples.to(dtype).detach();
   hidden.requiresGrad = true;
   using labels = fromArray(
     ctx,
     Array.from({ length: rows }, (_, i) => (7919 * i) % classes),
     [rows],
   );
-  const step = (loss: Tensor): void => {
+  const runBackward = (loss: Tensor): void => {
     loss.backward();
     loss.dispose();
     head.zeroGrad();
     hidden.grad?.dispose();
     hidden.grad = null;
   };
-  const { whole, ...fused } = await timed(ctx, {
+  const { whole, ...fused } = await measureBest(ctx, {
     whole() {
       using logits = head.forward(hidden);
-      step(crossEntropy(ctx, logits, labels));
+      runBackward(crossEntropy(ctx, logits, labels));
     },
-    "chunks of 128": () => step(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 128 })),
-    "of 256": () => step(linearCrossEntropy(ctx, hidden, head, labels)),
-    "of 512": () => step(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
+    "chunks of 128": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 128 })),
+    "of 256": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels)),
+    "of 512": () => runBackward(linearCrossEntropy(ctx, hidden, head, labels, { chunkRows: 512 })),
   });
   const ratios = Object.entries(fused).map(([each, ms]) => `${each} ${(ms / whole).toFixed(2)}`);
   console.log(

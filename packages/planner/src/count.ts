@@ -35,7 +35,7 @@ export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
   const { batch, numHeads, headDim, backend, mesh } = record.options;
   const sharers = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
-  const ranks = record.ranks.map((recorded) => countRank(record, recorded));
+  const ranks = record.ranks.map((recordedRank) => countRank(record, recordedRank));
   return { ranks, chunk: (batch * numHeads * record.queries.length * headDim) / sharers };
 }
 
@@ -54,35 +54,35 @@ function emptyTraffic(): MutableTraffic {
   return { sent: { bytes: 0, elements: 0, messages: 0 }, received: { bytes: 0, elements: 0, messages: 0 } };
 }
 
-function countRank(record: AttentionRecord, recorded: RecordedRank): TrafficCount["ranks"][number] {
+function countRank(record: AttentionRecord, recordedRank: RecordedRank): TrafficCount["ranks"][number] {
   const phases = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
-  const { views } = recorded.tape;
+  const { views } = recordedRank.tape;
   let phase: Message["phase"] = "forward";
-  const event = recorded.tape.read();
+  const event = recordedRank.tape.read();
   while (event.next()) {
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     if (!isCollective(event.op)) continue;
     const { name } = record.groups[event.arg(1)]!;
-    let known = phases[phase].get(name);
-    if (!known) phases[phase].set(name, (known = emptyTraffic()));
+    let totals = phases[phase].get(name);
+    if (!totals) phases[phase].set(name, (totals = emptyTraffic()));
     // Messages are most of what there is: millions, and not worth an object each.
     for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
-      if (event.arg(i) === recorded.tape.rank) continue;
+      if (event.arg(i) === recordedRank.tape.rank) continue;
       const { layout, bytes } = views[event.arg(i + 2)]!;
-      addTraffic(event.arg(i + 1) === 1 ? known.sent : known.received, layout.size, bytes);
+      addTraffic(event.arg(i + 1) === 1 ? totals.sent : totals.received, layout.size, bytes);
     }
     if (isBatch(event.op)) continue;
-    for (const { sent, elements, bytes } of eventTransfers(record, recorded, event) ?? []) {
-      addTraffic(sent ? known.sent : known.received, elements, bytes);
+    for (const { sent, elements, bytes } of eventTransfers(record, recordedRank, event) ?? []) {
+      addTraffic(sent ? totals.sent : totals.received, elements, bytes);
     }
   }
   return { forward: totalTraffic(phases.forward), backward: totalTraffic(phases.backward) };
 }
 
-function addTraffic(into: MutableTotals, elements: number, bytes: number): void {
-  into.elements += elements;
-  into.bytes += bytes;
-  into.messages++;
+function addTraffic(totals: MutableTotals, elements: number, bytes: number): void {
+  totals.elements += elements;
+  totals.bytes += bytes;
+  totals.messages++;
 }
 
 /** One message of one rank. */
@@ -98,13 +98,16 @@ export interface Message {
 }
 
 /** All messages of a rank, in the order in which it posted them; collectives in their direct form. */
-export function* listMessages(record: AttentionRecord, recorded: RecordedRank): Generator<Message, void, undefined> {
+export function* listMessages(
+  record: AttentionRecord,
+  recordedRank: RecordedRank,
+): Generator<Message, void, undefined> {
   let phase: Message["phase"] = "forward";
-  const event = recorded.tape.read();
+  const event = recordedRank.tape.read();
   while (event.next()) {
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
-    for (const flow of eventTransfers(record, recorded, event) ?? []) yield { phase, group, ...flow };
+    for (const flow of eventTransfers(record, recordedRank, event) ?? []) yield { phase, group, ...flow };
   }
 }
 
@@ -131,30 +134,37 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
   const me = ranks.indexOf(tape.rank);
   const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
   const shares = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
-  const others = ranks.map((_, member) => member).filter((member) => member !== me);
-  const all = (view: number, sent: boolean, size: (member: number) => number): Transfer[] =>
-    others.map((member) => transferOf(view, sent, ranks[member]!, size(member))).filter(({ elements }) => elements > 0);
+  const otherMembers = ranks.map((_, member) => member).filter((member) => member !== me);
+  const transfersTo = (view: number, sent: boolean, size: (member: number) => number): Transfer[] =>
+    otherMembers
+      .map((member) => transferOf(view, sent, ranks[member]!, size(member)))
+      .filter(({ elements }) => elements > 0);
   switch (event.op) {
     case "allGather":
-      return [...all(input, true, () => shares[me]!), ...all(out, false, (member) => shares[member]!)];
+      return [...transfersTo(input, true, () => shares[me]!), ...transfersTo(out, false, (member) => shares[member]!)];
     case "reduceScatter":
-      return [...all(input, true, (member) => shares[member]!), ...all(out, false, () => shares[me]!)];
+      return [...transfersTo(input, true, (member) => shares[member]!), ...transfersTo(out, false, () => shares[me]!)];
     case "allToAll":
       return [
-        ...all(input, true, (member) => shares[member]!),
-        ...all(out, false, (member) => shares[ranks.length + member]!),
+        ...transfersTo(input, true, (member) => shares[member]!),
+        ...transfersTo(out, false, (member) => shares[ranks.length + member]!),
       ];
     case "broadcast":
       return me === root
-        ? others.map((member) => transferOf(out, true, ranks[member]!))
+        ? otherMembers.map((member) => transferOf(out, true, ranks[member]!))
         : [transferOf(out, false, ranks[root]!)];
     case "allReduce": {
       const { size } = tape.views[out]!.layout;
       // Shares that differ by one element at most, the first ranks' the larger.
       const share = (member: number): number =>
         Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
-      const [own, theirs] = [() => share(me), share];
-      return [...all(out, true, theirs), ...all(out, false, own), ...all(out, true, own), ...all(out, false, theirs)];
+      const [ownShare, memberShare] = [() => share(me), share];
+      return [
+        ...transfersTo(out, true, memberShare),
+        ...transfersTo(out, false, ownShare),
+        ...transfersTo(out, true, ownShare),
+        ...transfersTo(out, false, memberShare),
+      ];
     }
     default:
       return [];
@@ -164,10 +174,10 @@ function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: 
 function totalTraffic(groups: ReadonlyMap<string, MutableTraffic>): RankTraffic {
   const total = emptyTraffic();
   for (const group of groups.values()) {
-    for (const way of ["sent", "received"] as const) {
-      total[way].bytes += group[way].bytes;
-      total[way].elements += group[way].elements;
-      total[way].messages += group[way].messages;
+    for (const direction of ["sent", "received"] as const) {
+      total[direction].bytes += group[direction].bytes;
+      total[direction].elements += group[direction].elements;
+      total[direction].messages += group[direction].messages;
     }
   }
   return { ...total, groups: Object.fromEntries(groups) };

@@ -168,7 +168,7 @@ export class Recorder {
   readonly keys: Layout;
   readonly slices: readonly Slice[];
   readonly #world: LazyWorld;
-  readonly #run: RecordedCall;
+  readonly #call: RecordedCall;
 
   /** @throws OptionError that names `where`, as `record`. */
   constructor(where: string, options: RecordOptions) {
@@ -179,10 +179,10 @@ export class Recorder {
     const { axes } = backend;
     this.queries = layoutOf({ mesh, axes, placement, length: tokens });
     this.keys = keyTokens === tokens ? this.queries : layoutOf({ mesh, axes, placement, length: keyTokens });
-    const resolved = resolveBatchMaskUnchecked(where, this.options, { batch, queries: tokens, keys: keyTokens });
-    this.slices = this.interned.tileSlices(resolved);
-    this.interned.tileMaskId(resolved);
-    this.#run = { options: this.options, queries: this.queries, keys: this.keys };
+    const resolvedMask = resolveBatchMaskUnchecked(where, this.options, { batch, queries: tokens, keys: keyTokens });
+    this.slices = this.interned.tileSlices(resolvedMask);
+    this.interned.tileMaskId(resolvedMask);
+    this.#call = { options: this.options, queries: this.queries, keys: this.keys };
   }
 
   get interned(): InternPool {
@@ -191,7 +191,7 @@ export class Recorder {
 
   /** Runs the backend on a rank. */
   rank(rank: number): RecordedRank {
-    return recordRank(this.#world.context(rank), this.#run);
+    return recordRank(this.#world.context(rank), this.#call);
   }
 
   /** A record of these ranks, each of which stands for its class; for itself alone if there are no classes. */
@@ -226,10 +226,10 @@ interface RecordedCall {
   readonly keys: Layout;
 }
 
-function recordRank(ctx: SymbolicContext, run: RecordedCall): RecordedRank {
-  const recorded = recordAttention(ctx, run);
-  recorded.tape.close();
-  return recorded;
+function recordRank(ctx: SymbolicContext, call: RecordedCall): RecordedRank {
+  const recordedRank = recordAttention(ctx, call);
+  recordedRank.tape.close();
+  return recordedRank;
 }
 
 function recordAttention(ctx: SymbolicContext, { options, queries, keys }: RecordedCall): RecordedRank {
@@ -238,13 +238,13 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
   const { device } = ctx;
   const at = ctx.mesh.coordinate;
   const tape = device.record;
-  const made = (of: number, rows: Layout, width: number = headDim): Tensor =>
+  const createTensor = (of: number, rows: Layout, width: number = headDim): Tensor =>
     device.empty([batch, of, spansLength(rows.spans(at)), width], dtype);
   const mark = (phase: string): void => tape.push(opcodes.mark, [tape.interned.stringId(phase)]);
-  using q = made(numHeads, queries);
-  using k = made(numKvHeads, keys);
-  using v = made(numKvHeads, keys, valueHeadDim);
-  using dOut = made(numHeads, queries, valueHeadDim);
+  using q = createTensor(numHeads, queries);
+  using k = createTensor(numKvHeads, keys);
+  using v = createTensor(numKvHeads, keys, valueHeadDim);
+  using dOut = createTensor(numHeads, queries, valueHeadDim);
   using slopes = options.alibiSlopes ? device.empty([numHeads], "float32") : undefined;
   using sinks = options.sinks ? device.empty([numHeads], "float32") : undefined;
   const modifiers = { softcap, dropout, ...(slopes && { alibiSlopes: slopes }), ...(sinks && { sinks }) };
@@ -268,6 +268,6 @@ function recordAttention(ctx: SymbolicContext, { options, queries, keys }: Recor
 
 /** Number of the sequence among those of the mesh: ranks along the backend's axes share one. */
 function sequenceIndex(at: Coordinate, { backend, mesh }: RecordOptions): number {
-  const own = Object.entries(omitAxes(at, backend.axes));
-  return own.reduce((number, [axis, place]) => number * mesh[axis]! + place, 0);
+  const localAxes = Object.entries(omitAxes(at, backend.axes));
+  return localAxes.reduce((number, [axis, coordinate]) => number * mesh[axis]! + coordinate, 0);
 }

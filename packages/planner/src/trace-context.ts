@@ -74,53 +74,53 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
   ctx.startTrace();
   const startTime = performance.now();
   const sampling = setInterval(sample, memoryInterval).unref();
-  let written: Promise<string> | undefined;
+  let writePromise: Promise<string> | undefined;
   const write = async (note?: string): Promise<string> => {
     clearInterval(sampling);
     clearTimeout(limit);
     sample();
     const events = await ctx.stopTrace();
-    const drifted = withDrift(clock, (performance.now() - startTime) / 1000);
-    return writeTrace(directory, encodeTrace(ctx, { events, memory, clock: drifted, note }));
+    const clockAtStop = addDrift(clock, (performance.now() - startTime) / 1000);
+    return writeTrace(directory, encodeTrace(ctx, { events, memory, clock: clockAtStop, note }));
   };
   const limit = setTimeout(() => {
-    written ??= write(`Trace truncated after ${seconds} s: the program was still running.`);
+    writePromise ??= write(`Trace truncated after ${seconds} s: the program was still running.`);
     // A file that cannot be written is reported by stop().
-    written.catch(() => {});
+    writePromise.catch(() => {});
   }, seconds * 1000).unref();
   sample();
-  return { stop: () => (written ??= write()) };
+  return { stop: () => (writePromise ??= write()) };
 }
 
 /** Clocks of two hosts drift apart by up to this much a second. */
-const DRIFT = 50e-6;
+const MAX_CLOCK_DRIFT = 50e-6;
 
-function withDrift({ offset, error }: ClockOffset, seconds: number): ClockOffset {
-  return error === 0 ? { offset, error } : { offset, error: error + seconds * DRIFT * 1e9 };
+function addDrift({ offset, error }: ClockOffset, seconds: number): ClockOffset {
+  return error === 0 ? { offset, error } : { offset, error: error + seconds * MAX_CLOCK_DRIFT * 1e9 };
 }
 
 /** Events of all ranks that a page remains fast with; and of one, at least. */
-const MAX_EVENTS = 200_000;
-const MIN_EVENTS = 2000;
+const MAX_PAGE_EVENTS = 200_000;
+const MIN_RANK_EVENTS = 2000;
 
-interface Traced {
+interface RecordedTrace {
   readonly events: readonly TraceEvent[];
   readonly memory: readonly MemorySample[];
   readonly clock: ClockOffset;
   readonly note: string | undefined;
 }
 
-function encodeTrace(ctx: Context, { events: all, memory, clock, note }: Traced): RankTraceData {
-  const events = all
+function encodeTrace(ctx: Context, { events: traceEvents, memory, clock, note }: RecordedTrace): RankTraceData {
+  const events = traceEvents
     .filter(({ name }) => !synchronizationEvents.has(name))
     .map((event) => ({ ...event, start: event.start / 1e9, end: event.end / 1e9 }));
   const [first, last] = [events[0]?.start ?? 0, events.reduce((end, event) => Math.max(end, event.end), 0)];
-  const most = Math.max(MIN_EVENTS, Math.floor(MAX_EVENTS / ctx.size));
+  const maxEvents = Math.max(MIN_RANK_EVENTS, Math.floor(MAX_PAGE_EVENTS / ctx.size));
   return {
     ...{ format: traceFormat, rank: ctx.rank, worldSize: ctx.size, at: ctx.mesh.coordinate, clock },
     host: ctx.world.hosts?.[ctx.rank] ?? 0,
-    events: encodeRank({ events }, most, Math.max(1e-6, last - first)),
-    memory: encodeMemory(memory, most),
+    events: encodeRank({ events }, maxEvents, Math.max(1e-6, last - first)),
+    memory: encodeMemory(memory, maxEvents),
     spent: busySeconds(events),
     ...(note !== undefined && { note }),
   };
@@ -129,16 +129,16 @@ function encodeTrace(ctx: Context, { events: all, memory, clock, note }: Traced)
 /** Whole or not at all: what reads the directory may find a rank that is being killed. */
 async function writeTrace(directory: string, trace: RankTraceData): Promise<string> {
   const path = join(directory, `rank-${trace.rank}.json`);
-  await writeWhole(path, JSON.stringify(trace));
-  await writeWhole(join(directory, "viewer.html"), viewerTemplate());
+  await writeAtomically(path, JSON.stringify(trace));
+  await writeAtomically(join(directory, "viewer.html"), viewerTemplate());
   return path;
 }
 
-let partials = 0;
+let numTemporaryFiles = 0;
 
-async function writeWhole(path: string, text: string): Promise<void> {
+async function writeAtomically(path: string, text: string): Promise<void> {
   // Ranks of one process write the same page, too.
-  const partial = `${path}.${process.pid}.${partials++}.partial`;
-  await writeFile(partial, text);
-  await rename(partial, path);
+  const temporaryPath = `${path}.${process.pid}.${numTemporaryFiles++}.partial`;
+  await writeFile(temporaryPath, text);
+  await rename(temporaryPath, path);
 }

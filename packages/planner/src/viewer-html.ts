@@ -47,14 +47,14 @@ export type ViewerHtmlOptions = OptionsOf<typeof viewerHtmlOptions>;
  */
 export function viewerHtml(timelines: Timelines, options?: ViewerHtmlOptions): string {
   const { title, subtitle, facts, record, ranksPerNode, maxEvents } = viewerHtmlOptions.parse(options);
-  const named = namedTimelines("viewerHtml", timelines);
+  const namedTimelineList = namedTimelines("viewerHtml", timelines);
   if (record) checkRecord("viewerHtml", record);
   const data: ViewerData = {
     format: "mosaic-viewer/1",
     title,
     subtitle,
     facts,
-    runs: named.map(({ name, timeline }) => encodeRun(name, timeline, maxEvents)),
+    runs: namedTimelineList.map(({ name, timeline }) => encodeRun(name, timeline, maxEvents)),
     ...(record && encodeRecord(record, ranksPerNode)),
   };
   const head = viewerTemplate().replace(/<title>[^<]*<\/title>/, () => `<title>${escape(title)}</title>`);

@@ -87,7 +87,10 @@ test("collectives in place: where it is defined, and where it is not", () => {
     ({ world, rank }, whole, share) => world.reduceScatter(share(1 - rank), whole).wait(),
     ({ world }, whole) => world.allToAll(whole, whole).wait(),
   ];
-  for (const post of refused) expect(() => collective(post)).toThrow(/separate memory.* received overlapping tensors.*use a separate receive buffer/);
+  for (const post of refused)
+    expect(() => collective(post)).toThrow(
+      /separate memory.* received overlapping tensors.*use a separate receive buffer/,
+    );
 });
 
 test.each<[string, (ctx: Context, x: Tensor) => void]>([

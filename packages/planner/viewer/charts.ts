@@ -2,31 +2,31 @@ import uPlot from "uplot";
 import { bytesText } from "../src/draw/quantity.ts";
 import type { LoadData } from "../src/view/data.ts";
 import { readTheme } from "./colors.ts";
-import { element, section, tableOf } from "./elements.ts";
+import { element, section, createTable } from "./elements.ts";
 import { memoryOverTime, peakBytes } from "./memory.ts";
 import type { Run } from "./model.ts";
-import { axis, makePlot, timeAxis } from "./plot.ts";
+import { axis, createPlot, timeAxis } from "./plot.ts";
 
 /** Points of a line of memory: as many as a wide screen has pixels. */
-const POINTS = 1200;
+const MAX_LINE_POINTS = 1200;
 
 const RUN_COLORS = ["#0072b2", "#d55e00"];
 
 /** What ranks had allocated: the most of any, and the mean. */
 export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
-  const known = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
-  if (known.length === 0) return undefined;
-  const seconds = Math.max(...known.map((run) => run.seconds));
-  const lines = known.flatMap((run, i) => {
-    const { time, most, mean } = memoryOverTime(run.ranks, seconds, POINTS);
+  const measuredRuns = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
+  if (measuredRuns.length === 0) return undefined;
+  const seconds = Math.max(...measuredRuns.map((run) => run.seconds));
+  const lines = measuredRuns.flatMap((run, i) => {
+    const { time, most: maxBytes, mean } = memoryOverTime(run.ranks, seconds, MAX_LINE_POINTS);
     const prefix = run.name === "" ? "" : `${run.name}, `;
     const stroke = RUN_COLORS[i % 2]!;
     return [
-      { time, values: most, series: { label: `${prefix}maximum over ranks`, stroke, width: 2 } },
+      { time, values: maxBytes, series: { label: `${prefix}maximum over ranks`, stroke, width: 2 } },
       { time, values: mean, series: { label: `${prefix}mean`, stroke, width: 1.5, dash: [5, 4] } },
     ];
   });
-  const peaks = known.map(
+  const peaks = measuredRuns.map(
     (run) => `${run.name === "" ? "" : `${run.name}: `}${bytesText(Math.max(...run.ranks.map(peakBytes)))}`,
   );
   const frame = element("div", {
@@ -34,9 +34,9 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
     role: "img",
     "aria-label": `Memory over time; peak ${peaks.join("; ")}`,
   });
-  onShown(frame, () => {
-    const bytes = axis({ size: 72, values: (_, values) => values.map(bytesText), incrs: binaryFree });
-    makePlot(
+  whenShown(frame, () => {
+    const bytes = axis({ size: 72, values: (_, values) => values.map(bytesText), incrs: tickIncrements });
+    createPlot(
       {
         height: 240,
         padding: [8, 12, 0, 0],
@@ -66,7 +66,7 @@ export function memorySection(runs: readonly Run[]): HTMLElement | undefined {
 }
 
 /** Round numbers of bytes: 1, 2, 5 times powers of ten. */
-const binaryFree: number[] = Array.from({ length: 15 }, (_, power) =>
+const tickIncrements: number[] = Array.from({ length: 15 }, (_, power) =>
   [1, 2, 5].map((digit) => digit * 10 ** power),
 ).flat();
 
@@ -74,16 +74,19 @@ const binaryFree: number[] = Array.from({ length: 15 }, (_, power) =>
 export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
   const mean = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
   const loads = pairs.map((each) => each / mean);
-  const most = Math.max(...loads);
-  const words = `${mask}, ${placement}: the most loaded rank has ${most.toFixed(2)} × the mean load.`;
-  const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${words}` });
-  onShown(frame, () => {
+  const maxLoad = Math.max(...loads);
+  const description = `${mask}, ${placement}: the most loaded rank has ${maxLoad.toFixed(2)} × the mean load.`;
+  const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${description}` });
+  whenShown(frame, () => {
     const bars = uPlot.paths.bars!({ size: [0.8, 64], gap: ranks.length > 200 ? 0 : 1 });
-    makePlot(
+    createPlot(
       {
         height: 220,
         padding: [8, 12, 0, 0],
-        scales: { x: { time: false, range: [-0.6, ranks.length - 0.4] }, y: { range: [0, Math.max(1.2, most * 1.1)] } },
+        scales: {
+          x: { time: false, range: [-0.6, ranks.length - 0.4] },
+          y: { range: [0, Math.max(1.2, maxLoad * 1.1)] },
+        },
         axes: [
           axis({
             incrs: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
@@ -101,7 +104,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
       frame,
     );
   });
-  const table = tableOf(
+  const table = createTable(
     "load by rank",
     [
       { name: "rank", isNumber: true, text: (i: number) => `${ranks[i]}` },
@@ -113,7 +116,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
   return section(
     "load",
     "Load by rank",
-    element("p", {}, `Visible (query, key) pairs per rank, relative to the mean. ${words}`),
+    element("p", {}, `Visible (query, key) pairs per rank, relative to the mean. ${description}`),
     frame,
     table,
   );
@@ -133,7 +136,7 @@ function drawMean(plot: uPlot): void {
 }
 
 /** Once an element is in the page and has a width. */
-function onShown(frame: HTMLElement, act: () => void): void {
-  requestAnimationFrame(act);
+function whenShown(frame: HTMLElement, callback: () => void): void {
+  requestAnimationFrame(callback);
   frame.classList.add("pending");
 }

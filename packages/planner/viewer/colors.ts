@@ -29,18 +29,18 @@ export function styleKinds(runs: readonly Run[], kinds: Kinds): Styles {
 
 export type Rgb = readonly [red: number, green: number, blue: number];
 
-const parsed = new Map<string, Rgb>();
+const colorCache = new Map<string, Rgb>();
 
 /** A color of CSS as numbers from 0 to 1. */
 export function parseColor(color: string): Rgb {
-  let rgb = parsed.get(color);
+  let rgb = colorCache.get(color);
   if (!rgb) {
     const canvas = new OffscreenCanvas(1, 1);
     const context = canvas.getContext("2d", { willReadFrequently: true })!;
     context.fillStyle = color;
     context.fillRect(0, 0, 1, 1);
     const [red = 0, green = 0, blue = 0] = context.getImageData(0, 0, 1, 1).data;
-    parsed.set(color, (rgb = [red / 255, green / 255, blue / 255]));
+    colorCache.set(color, (rgb = [red / 255, green / 255, blue / 255]));
   }
   return rgb;
 }

@@ -8,7 +8,7 @@ export interface Window {
 }
 
 /** Which events are drawn in a lane, and how. */
-export interface Paint {
+export interface LanePaint {
   /** By kind: the number of its style, or −1 where it is not drawn. */
   readonly styleOf: Int16Array;
   /** What an event counts: 1, or a share of it where several ranks are drawn as one row. */
@@ -34,7 +34,7 @@ export class Coverage {
   add(
     { start: starts, end: ends, kind, share, count, longest }: Events,
     { start, end, pixels }: Window,
-    paint: Paint,
+    paint: LanePaint,
   ): void {
     const { styleOf, weight } = paint;
     const scale = pixels / (end - start);
@@ -44,15 +44,15 @@ export class Coverage {
       if (style < 0 || ends[i]! <= start) continue;
       const from = Math.max(0, (starts[i]! - start) * scale);
       const to = Math.min(pixels, (ends[i]! - start) * scale);
-      const amount = weight * share[i]!;
+      const weightedShare = weight * share[i]!;
       const first = Math.trunc(from);
       const last = Math.trunc(to);
       const row = style * (pixels + 2);
-      const [before, within] = [amount * (from - first), amount * (to - last)];
-      differences[row + first]! += amount - before;
-      differences[row + first + 1]! += before;
-      differences[row + last]! -= amount - within;
-      differences[row + last + 1]! -= within;
+      const [firstPart, lastPart] = [weightedShare * (from - first), weightedShare * (to - last)];
+      differences[row + first]! += weightedShare - firstPart;
+      differences[row + first + 1]! += firstPart;
+      differences[row + last]! -= weightedShare - lastPart;
+      differences[row + last + 1]! -= lastPart;
       this.#isUsed[style] = 1;
     }
   }
@@ -69,57 +69,57 @@ export class Coverage {
    * style, from 0 to 255. What events at the same time take beyond the whole is shared among them.
    */
   blend(row: Uint32Array, at: number, colors: Float32Array): void {
-    const used = Array.from(this.#isUsed.keys()).filter((style) => this.#isUsed[style] === 1);
-    const sums = new Float32Array(used.length);
-    const starts = Int32Array.from(used, (style) => style * (this.#pixels + 2));
-    let under = -1;
-    let blended = 0;
+    const usedStyles = Array.from(this.#isUsed.keys()).filter((style) => this.#isUsed[style] === 1);
+    const sums = new Float32Array(usedStyles.length);
+    const starts = Int32Array.from(usedStyles, (style) => style * (this.#pixels + 2));
+    let previousColor = -1;
+    let blendedColor = 0;
     for (let pixel = 0; pixel < this.#pixels; pixel++) {
       // Within an event nothing changes from one pixel to the next.
-      let isSame = row[at + pixel] === under;
+      let isUnchanged = row[at + pixel] === previousColor;
       for (let i = 0; i < starts.length; i++) {
         const difference = this.#differences[starts[i]! + pixel]!;
         if (difference === 0) continue;
         sums[i]! += difference;
-        isSame = false;
+        isUnchanged = false;
       }
-      if (!isSame) {
-        under = row[at + pixel]!;
-        blended = mix(under, sums, used, colors);
+      if (!isUnchanged) {
+        previousColor = row[at + pixel]!;
+        blendedColor = mixColors(previousColor, sums, usedStyles, colors);
       }
-      row[at + pixel] = blended;
+      row[at + pixel] = blendedColor;
     }
-    this.#clear(used);
+    this.#clear(usedStyles);
   }
 
-  #clear(used: readonly number[]): void {
+  #clear(usedStyles: readonly number[]): void {
     const length = this.#pixels + 2;
-    for (const style of used) this.#differences.fill(0, style * length, (style + 1) * length);
+    for (const style of usedStyles) this.#differences.fill(0, style * length, (style + 1) * length);
     this.#isUsed.fill(0);
   }
 }
 
 /** Colors by their shares over a pixel; all of it where they have nothing. */
 // oxlint-disable-next-line max-params -- for each pixel: an object would cost more than the sums
-function mix(under: number, shares: Float32Array, styles: readonly number[], colors: Float32Array): number {
-  let whole = 0;
+function mixColors(background: number, shares: Float32Array, styles: readonly number[], colors: Float32Array): number {
+  let totalShare = 0;
   let red = 0;
   let green = 0;
   let blue = 0;
   for (let i = 0; i < shares.length; i++) {
     const share = Math.max(0, shares[i]!);
     const color = 3 * styles[i]!;
-    whole += share;
+    totalShare += share;
     red += share * colors[color]!;
     green += share * colors[color + 1]!;
     blue += share * colors[color + 2]!;
   }
-  if (whole < 1e-4) return under;
-  const scale = whole > 1 ? 1 / whole : 1;
-  const rest = Math.max(0, 1 - whole);
-  const r = (red * scale + (under & 255) * rest + 0.5) | 0;
-  const g = (green * scale + ((under >> 8) & 255) * rest + 0.5) | 0;
-  const b = (blue * scale + ((under >> 16) & 255) * rest + 0.5) | 0;
+  if (totalShare < 1e-4) return background;
+  const scale = totalShare > 1 ? 1 / totalShare : 1;
+  const backgroundShare = Math.max(0, 1 - totalShare);
+  const r = (red * scale + (background & 255) * backgroundShare + 0.5) | 0;
+  const g = (green * scale + ((background >> 8) & 255) * backgroundShare + 0.5) | 0;
+  const b = (blue * scale + ((background >> 16) & 255) * backgroundShare + 0.5) | 0;
   return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
 }
 

@@ -18,10 +18,10 @@ export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] 
   const path: EventReference[] = [];
   while (current) {
     path.push(current);
-    const joined: EventReference = collectives.lastToJoin(current) ?? current;
-    const { start } = run.ranks[joined.rank]!.events;
-    const event = orders[joined.rank]!.lastBefore(start[joined.event]!);
-    current = event === undefined ? undefined : { rank: joined.rank, event };
+    const lastJoined: EventReference = collectives.lastToJoin(current) ?? current;
+    const { start } = run.ranks[lastJoined.rank]!.events;
+    const event = orders[lastJoined.rank]!.lastBefore(start[lastJoined.event]!);
+    current = event === undefined ? undefined : { rank: lastJoined.rank, event };
   }
   return path;
 }
@@ -40,7 +40,7 @@ function lastEvent({ ranks }: Run): EventReference | undefined {
 }
 
 /** Times are rounded to nanoseconds: an event may begin this much before the one ends that it waited for. */
-const ROUNDING = 1.5e-9;
+const ROUNDING_TOLERANCE = 1.5e-9;
 
 /** The events of a rank by their ends. Those that take no time are left out: they hold nothing up. */
 class EndOrder {
@@ -51,16 +51,16 @@ class EndOrder {
   constructor(start: Float64Array, end: Float64Array) {
     this.#start = start;
     this.#order = Array.from(start.keys())
-      .filter((i) => end[i]! - start[i]! > ROUNDING)
+      .filter((i) => end[i]! - start[i]! > ROUNDING_TOLERANCE)
       .sort((a, b) => end[a]! - end[b]!);
     this.#ends = Float64Array.from(this.#order, (i) => end[i]!);
   }
 
   /** Of those that ended by a moment, and began before it, the last. */
-  lastBefore(moment: number): number | undefined {
-    for (let at = lowerBound(this.#ends, moment + ROUNDING) - 1; at >= 0; at--) {
+  lastBefore(time: number): number | undefined {
+    for (let at = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; at >= 0; at--) {
       const event = this.#order[at]!;
-      if (this.#start[event]! < moment) return event;
+      if (this.#start[event]! < time) return event;
     }
     return undefined;
   }
@@ -74,34 +74,34 @@ class Collectives {
 
   constructor(run: Run, kinds: Kinds) {
     this.#run = run;
-    this.#keys = run.ranks.map((rank, index) => this.#number(rank, index, kinds));
+    this.#keys = run.ranks.map((rank, index) => this.#nameGroups(rank, index, kinds));
   }
 
   /** The event of the same collective that began last, if that was after this one and before its end. */
   lastToJoin(of: EventReference): EventReference | undefined {
     const key = this.#keys[of.rank]![of.event];
     const { start, end } = this.#run.ranks[of.rank]!.events;
-    let latest = start[of.event]! + ROUNDING;
+    let latest = start[of.event]! + ROUNDING_TOLERANCE;
     let last: EventReference | undefined;
     for (const member of key === undefined ? [] : this.#members.get(key)!) {
-      const joined = this.#run.ranks[member.rank]!.events.start[member.event]!;
-      if (joined <= latest || joined >= end[of.event]!) continue;
-      latest = joined;
+      const joinTime = this.#run.ranks[member.rank]!.events.start[member.event]!;
+      if (joinTime <= latest || joinTime >= end[of.event]!) continue;
+      latest = joinTime;
       last = member;
     }
     return last;
   }
 
-  #number({ events, at }: Rank, rank: number, kinds: Kinds): readonly string[] {
-    const calls = new Map<string, number>();
+  #nameGroups({ events, at }: Rank, rank: number, kinds: Kinds): readonly string[] {
+    const callCounts = new Map<string, number>();
     const keys: string[] = [];
     for (let event = 0; event < events.count; event++) {
       const { lane, name, label = "" } = kinds.all[events.kind[event]!]!;
       // Runs of merged events have no numbers that would match.
       if (lane !== "communication" || events.merged[event]! > 1) continue;
       const group = `${name} ${label} ${groupOf(label, at)}`;
-      const call = calls.get(group) ?? 0;
-      calls.set(group, call + 1);
+      const call = callCounts.get(group) ?? 0;
+      callCounts.set(group, call + 1);
       const key = `${group} #${call}`;
       keys[event] = key;
       const members = this.#members.get(key);
@@ -115,10 +115,10 @@ class Collectives {
 /** The coordinates that ranks of a group share: all but those along the axes that the label names, as `ring(sp)` does. */
 function groupOf(label: string, at: Rank["at"]): string {
   const axes = new Set(label.match(/\w+/g));
-  const along = Object.keys(at).filter((axis) => axes.has(axis));
-  if (along.length === 0) return "";
+  const groupAxes = Object.keys(at).filter((axis) => axes.has(axis));
+  if (groupAxes.length === 0) return "";
   return Object.entries(at)
-    .filter(([axis]) => !along.includes(axis))
-    .map(([axis, place]) => `${axis} ${place}`)
+    .filter(([axis]) => !groupAxes.includes(axis))
+    .map(([axis, coordinate]) => `${axis} ${coordinate}`)
     .join(" ");
 }

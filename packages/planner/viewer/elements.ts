@@ -4,22 +4,22 @@ export function element<K extends keyof HTMLElementTagNameMap>(
   attributes: Readonly<Record<string, string>> = {},
   ...content: readonly (Node | string)[]
 ): HTMLElementTagNameMap[K] {
-  const made = document.createElement(name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
-  made.append(...content);
-  return made;
+  const created = document.createElement(name);
+  for (const [attribute, value] of Object.entries(attributes)) created.setAttribute(attribute, value);
+  created.append(...content);
+  return created;
 }
 
 /** A button that does one thing. */
-export function button(label: string, description: string, act: () => void): HTMLButtonElement {
-  const made = element("button", { type: "button", "aria-label": description, title: description }, label);
-  made.addEventListener("click", act);
-  return made;
+export function button(label: string, description: string, onClick: () => void): HTMLButtonElement {
+  const created = element("button", { type: "button", "aria-label": description, title: description }, label);
+  created.addEventListener("click", onClick);
+  return created;
 }
 
 /** A control with its label before it. */
-export function labelled<T extends HTMLElement>(words: string, control: T): HTMLLabelElement {
-  return element("label", {}, `${words} `, control);
+export function withLabel<T extends HTMLElement>(labelText: string, control: T): HTMLLabelElement {
+  return element("label", {}, `${labelText} `, control);
 }
 
 /** A part of the page, under a heading. */
@@ -29,7 +29,7 @@ export function section(id: string, heading: string, ...content: readonly (Node 
 }
 
 /** One column of a table. */
-export interface Column<T> {
+export interface TableColumn<T> {
   readonly name: string;
   /** Numbers stand right. */
   readonly isNumber?: boolean;
@@ -37,12 +37,12 @@ export interface Column<T> {
 }
 
 /** Rows beyond these are counted below the table. */
-const MAX_ROWS = 1100;
+const MAX_TABLE_ROWS = 1100;
 
 /** The numbers of a figure as a table, closed at first. It is filled when it is opened. */
-export function tableOf<T>(
+export function createTable<T>(
   caption: string,
-  columns: readonly Column<T>[],
+  columns: readonly TableColumn<T>[],
   rows: () => readonly T[],
 ): HTMLDetailsElement {
   const summary = element("summary", {}, `Table: ${caption}`);
@@ -50,22 +50,23 @@ export function tableOf<T>(
   const details = element("details", {}, summary, frame);
   const fill = (): void => {
     if (!details.open) return;
-    const all = rows();
+    const allRows = rows();
     const head = element("tr", {}, ...columns.map(({ name }) => element("th", { scope: "col" }, name)));
-    const lines = all
-      .slice(0, MAX_ROWS)
+    const lines = allRows
+      .slice(0, MAX_TABLE_ROWS)
       .map((row) => element("tr", {}, ...columns.map((column, i) => cell(column, row, i))));
     const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head));
     table.append(element("tbody", {}, ...lines));
     frame.replaceChildren(table);
-    if (all.length > MAX_ROWS) frame.append(element("p", {}, `${all.length - MAX_ROWS} more rows are not shown.`));
+    if (allRows.length > MAX_TABLE_ROWS)
+      frame.append(element("p", {}, `${allRows.length - MAX_TABLE_ROWS} more rows are not shown.`));
   };
   details.addEventListener("toggle", fill);
   details.addEventListener("refresh", fill);
   return details;
 }
 
-function cell<T>({ text, isNumber }: Column<T>, row: T, i: number): HTMLTableCellElement {
+function cell<T>({ text, isNumber }: TableColumn<T>, row: T, i: number): HTMLTableCellElement {
   const kind = isNumber === true ? { class: "number" } : {};
   return i === 0 ? element("th", { scope: "row", ...kind }, text(row)) : element("td", kind, text(row));
 }

@@ -1,42 +1,49 @@
-type Shares = readonly [across: number, down: number];
+type ViewportShares = readonly [across: number, down: number];
 
 /** What pointers do: distances and places are shares of the element's width and height. */
 export interface PointerGestures {
-  onPan(shares: Shares): void;
-  onPinch(factor: number, at: Shares): void;
-  onTap(at: Shares): void;
+  onPan(shares: ViewportShares): void;
+  onPinch(factor: number, at: ViewportShares): void;
+  onTap(at: ViewportShares): void;
 }
 
 /** A pointer that moved less than this many pixels has tapped. */
-const TAP_PIXELS = 4;
+const MAX_TAP_PIXELS = 4;
 
 /** One pointer pans, two pinch, one that stays taps. */
-export function followPointers(target: HTMLElement, gestures: PointerGestures): void {
+export function addPointerGestures(target: HTMLElement, gestures: PointerGestures): void {
   const pointers = new Map<number, { x: number; y: number }>();
-  let moved = 0;
+  let movedPixels = 0;
   target.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    if (pointers.size === 0) moved = 0;
+    if (pointers.size === 0) movedPixels = 0;
     pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     target.setPointerCapture(event.pointerId);
   });
   target.addEventListener("pointermove", (event) => {
-    const before = pointers.get(event.pointerId);
-    if (!before) return;
-    const now = { x: event.clientX, y: event.clientY };
-    moved += Math.abs(now.x - before.x) + Math.abs(now.y - before.y);
-    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
+    const previous = pointers.get(event.pointerId);
+    if (!previous) return;
+    const current = { x: event.clientX, y: event.clientY };
+    movedPixels += Math.abs(current.x - previous.x) + Math.abs(current.y - previous.y);
+    const otherPointer = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
     const { width, height, left } = target.getBoundingClientRect();
-    if (other) {
-      const [old, wide] = [Math.abs(before.x - other.x), Math.abs(now.x - other.x)].map((each) =>
-        Math.max(8, each),
-      ) as [number, number];
-      gestures.onPinch(old / wide, [((now.x + other.x) / 2 - left) / width, 0.5]);
-    } else if (moved > TAP_PIXELS) gestures.onPan([(before.x - now.x) / width, (before.y - now.y) / height]);
-    pointers.set(event.pointerId, now);
+    if (otherPointer) {
+      const [previousDistance, distance] = [
+        Math.abs(previous.x - otherPointer.x),
+        Math.abs(current.x - otherPointer.x),
+      ].map((each) => Math.max(8, each)) as [number, number];
+      gestures.onPinch(previousDistance / distance, [((current.x + otherPointer.x) / 2 - left) / width, 0.5]);
+    } else if (movedPixels > MAX_TAP_PIXELS)
+      gestures.onPan([(previous.x - current.x) / width, (previous.y - current.y) / height]);
+    pointers.set(event.pointerId, current);
   });
   const end = (event: PointerEvent): void => {
-    if (!pointers.delete(event.pointerId) || event.type === "pointercancel" || moved > TAP_PIXELS || pointers.size > 0)
+    if (
+      !pointers.delete(event.pointerId) ||
+      event.type === "pointercancel" ||
+      movedPixels > MAX_TAP_PIXELS ||
+      pointers.size > 0
+    )
       return;
     const { width, height, left, top } = target.getBoundingClientRect();
     gestures.onTap([(event.clientX - left) / width, (event.clientY - top) / height]);
@@ -46,13 +53,13 @@ export function followPointers(target: HTMLElement, gestures: PointerGestures): 
 }
 
 export interface WheelGestures {
-  onPan(shares: Shares): void;
-  onZoom(factor: number, at: Shares): void;
-  onZoomRanks(factor: number, at: Shares): void;
+  onPan(shares: ViewportShares): void;
+  onZoom(factor: number, at: ViewportShares): void;
+  onZoomRanks(factor: number, at: ViewportShares): void;
 }
 
 /** With Control, as a pinch on a touchpad has it, the wheel scales time; with Shift it pans; with Alt it scales ranks. Else the page scrolls. */
-export function followWheel(target: HTMLElement, gestures: WheelGestures): void {
+export function addWheelGestures(target: HTMLElement, gestures: WheelGestures): void {
   target.addEventListener(
     "wheel",
     (event) => {
@@ -60,7 +67,7 @@ export function followWheel(target: HTMLElement, gestures: WheelGestures): void 
       if (!isZoom && !event.shiftKey && !event.altKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
       event.preventDefault();
       const { width, height, left, top } = target.getBoundingClientRect();
-      const at: Shares = [(event.clientX - left) / width, (event.clientY - top) / height];
+      const at: ViewportShares = [(event.clientX - left) / width, (event.clientY - top) / height];
       const distance = event.deltaY === 0 ? event.deltaX : event.deltaY;
       const factor = Math.exp(Math.max(-1, Math.min(1, distance / 300)));
       if (isZoom) gestures.onZoom(factor, at);

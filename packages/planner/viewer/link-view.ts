@@ -1,12 +1,12 @@
 import { bytesText } from "../src/draw/quantity.ts";
 import type { LinkData } from "../src/view/data.ts";
 import { onThemeChange, readTheme, type Theme } from "./colors.ts";
-import { element, labelled, section, tableOf } from "./elements.ts";
+import { element, withLabel, section, createTable } from "./elements.ts";
 
-const WIDTH = 900;
-const MARGIN = 14;
+const MAP_WIDTH = 900;
+const MAP_MARGIN = 14;
 
-interface Place {
+interface CirclePlacement {
   readonly x: number;
   readonly y: number;
 }
@@ -14,36 +14,36 @@ interface Place {
 /** Where nodes and ranks are drawn. */
 export interface NodeMap {
   readonly height: number;
-  readonly nodes: ReadonlyMap<number, Place & { readonly size: number }>;
-  readonly ranks: readonly (Place & { readonly size: number })[];
+  readonly nodes: ReadonlyMap<number, CirclePlacement & { readonly size: number }>;
+  readonly ranks: readonly (CirclePlacement & { readonly size: number })[];
 }
 
 /** Nodes in a grid, the ranks of each in a square in it. */
 export function layoutNodes(nodeOf: readonly number[]): NodeMap {
   const numbers = [...new Set(nodeOf)].toSorted((a, b) => a - b);
-  const across = Math.max(1, Math.ceil(Math.sqrt(numbers.length * 1.8)));
-  const pitch = (WIDTH - 2 * MARGIN) / across;
-  const size = Math.min(pitch * 0.62, 150);
-  const lines = Math.ceil(numbers.length / across);
-  const rowPitch = Math.min(pitch, size * 1.7);
+  const nodesPerRow = Math.max(1, Math.ceil(Math.sqrt(numbers.length * 1.8)));
+  const columnPitch = (MAP_WIDTH - 2 * MAP_MARGIN) / nodesPerRow;
+  const size = Math.min(columnPitch * 0.62, 150);
+  const lines = Math.ceil(numbers.length / nodesPerRow);
+  const rowPitch = Math.min(columnPitch, size * 1.7);
   const nodes = new Map(
     numbers.map((number, i) => {
-      const x = MARGIN + (i % across) * pitch + (pitch - size) / 2;
-      return [number, { x, y: MARGIN + Math.floor(i / across) * rowPitch, size }];
+      const x = MAP_MARGIN + (i % nodesPerRow) * columnPitch + (columnPitch - size) / 2;
+      return [number, { x, y: MAP_MARGIN + Math.floor(i / nodesPerRow) * rowPitch, size }];
     }),
   );
-  const placed = new Map<number, number>();
+  const numPlaced = new Map<number, number>();
   const members = new Map<number, number>();
   for (const node of nodeOf) members.set(node, (members.get(node) ?? 0) + 1);
   const ranks = nodeOf.map((node) => {
-    const i = placed.get(node) ?? 0;
-    placed.set(node, i + 1);
+    const i = numPlaced.get(node) ?? 0;
+    numPlaced.set(node, i + 1);
     const side = Math.ceil(Math.sqrt(members.get(node)!));
     const cell = size / side;
     const { x, y } = nodes.get(node)!;
     return { x: x + (i % side) * cell + cell / 2, y: y + Math.floor(i / side) * cell + cell / 2, size: cell * 0.72 };
   });
-  return { height: 2 * MARGIN + lines * rowPitch - (rowPitch - size), nodes, ranks };
+  return { height: 2 * MAP_MARGIN + lines * rowPitch - (rowPitch - size), nodes, ranks };
 }
 
 /** Bytes between ranks, or nodes, on a map of the nodes. */
@@ -53,34 +53,36 @@ export function linkSection(data: LinkData): HTMLElement {
   const canvas = element("canvas", {
     class: "links",
     role: "img",
-    width: `${WIDTH * ratio}`,
+    width: `${MAP_WIDTH * ratio}`,
     height: `${map.height * ratio}`,
   });
-  const one = data.between === "ranks" ? "rank" : "node";
-  const only = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
+  const unitName = data.between === "ranks" ? "rank" : "node";
+  const rankInput = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
   const output = element("output", { "aria-live": "polite" });
-  const isCross = ({ from, to }: { from: number; to: number }): boolean =>
+  const isInterNode = ({ from, to }: { from: number; to: number }): boolean =>
     data.between === "nodes" ? from !== to : data.nodes[from] !== data.nodes[to];
-  const selected = (): LinkData["links"] =>
-    data.links.filter(({ from, to }) => only.value === "" || from === only.valueAsNumber || to === only.valueAsNumber);
-  const table = linkTable(one, () => selected(), isCross);
+  const selectLinks = (): LinkData["links"] =>
+    data.links.filter(
+      ({ from, to }) => rankInput.value === "" || from === rankInput.valueAsNumber || to === rankInput.valueAsNumber,
+    );
+  const table = linkTable(unitName, () => selectLinks(), isInterNode);
   const draw = (): void => {
-    const links = selected();
+    const links = selectLinks();
     const context = canvas.getContext("2d")!;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    drawMap(context, { data, map, links, isCross });
-    const [within, between] = [false, true].map((cross) =>
-      links.filter((link) => isCross(link) === cross).reduce((sum, { bytes }) => sum + bytes, 0),
+    drawMap(context, { data, map, links, isInterNode });
+    const [withinNodes, betweenNodes] = [false, true].map((isInterNodeSum) =>
+      links.filter((link) => isInterNode(link) === isInterNodeSum).reduce((sum, { bytes }) => sum + bytes, 0),
     );
-    const words = `${links.length} ${links.length === 1 ? "link" : "links"}; ${bytesText(within!)} within nodes, ${bytesText(between!)} between them.`;
-    output.value = words;
+    const summary = `${links.length} ${links.length === 1 ? "link" : "links"}; ${bytesText(withinNodes!)} within nodes, ${bytesText(betweenNodes!)} between them.`;
+    output.value = summary;
     canvas.setAttribute(
       "aria-label",
-      `Map of ${map.nodes.size} ${map.nodes.size === 1 ? "node" : "nodes"} and ${data.nodes.length} ranks. ${words}`,
+      `Map of ${map.nodes.size} ${map.nodes.size === 1 ? "node" : "nodes"} and ${data.nodes.length} ranks. ${summary}`,
     );
     table.dispatchEvent(new Event("refresh"));
   };
-  only.addEventListener("input", draw);
+  rankInput.addEventListener("input", draw);
   onThemeChange(draw);
   draw();
   return section(
@@ -89,9 +91,9 @@ export function linkSection(data: LinkData): HTMLElement {
     element(
       "p",
       {},
-      `Bytes sent between ${one}s, forward and backward. Wider and darker lines carry more bytes. Collectives are counted as direct sends.`,
+      `Bytes sent between ${unitName}s, forward and backward. Wider and darker lines carry more bytes. Collectives are counted as direct sends.`,
     ),
-    element("div", { class: "controls" }, labelled(`Only ${one}`, only)),
+    element("div", { class: "controls" }, withLabel(`Only ${unitName}`, rankInput)),
     canvas,
     output,
     table,
@@ -102,12 +104,12 @@ interface MapScene {
   readonly data: LinkData;
   readonly map: NodeMap;
   readonly links: LinkData["links"];
-  isCross(link: { from: number; to: number }): boolean;
+  isInterNode(link: { from: number; to: number }): boolean;
 }
 
-function drawMap(context: CanvasRenderingContext2D, { data, map, links, isCross }: MapScene): void {
+function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene): void {
   const theme = readTheme();
-  context.clearRect(0, 0, WIDTH, map.height);
+  context.clearRect(0, 0, MAP_WIDTH, map.height);
   for (const { x, y, size } of map.nodes.values()) {
     context.fillStyle = theme.track;
     context.strokeStyle = theme.rule;
@@ -116,12 +118,12 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isCross 
     context.fill();
     context.stroke();
   }
-  drawLinks(context, { data, map, links, isCross }, theme);
-  const sent = new Float64Array(data.nodes.length);
-  if (data.between === "ranks") for (const { from, bytes } of links) sent[from]! += bytes;
-  const most = Math.max(1, ...sent);
+  drawLinks(context, { data, map, links, isInterNode }, theme);
+  const bytesSent = new Float64Array(data.nodes.length);
+  if (data.between === "ranks") for (const { from, bytes } of links) bytesSent[from]! += bytes;
+  const maxBytes = Math.max(1, ...bytesSent);
   for (const [rank, { x, y, size }] of map.ranks.entries()) {
-    context.globalAlpha = data.between === "ranks" ? 0.25 + 0.75 * (sent[rank]! / most) : 0.6;
+    context.globalAlpha = data.between === "ranks" ? 0.25 + 0.75 * (bytesSent[rank]! / maxBytes) : 0.6;
     context.fillStyle = theme.faint;
     context.fillRect(x - size / 2, y - size / 2, size, size);
     context.globalAlpha = 1;
@@ -135,18 +137,18 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isCross 
 }
 
 /** Curves to the right of their direction, so that the two ways of a link lie apart. */
-function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isCross }: MapScene, theme: Theme): void {
-  const most = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
-  const place = (number: number): Place => {
+function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
+  const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
+  const placeOf = (number: number): CirclePlacement => {
     if (data.between === "ranks") return map.ranks[number]!;
     const { x, y, size } = map.nodes.get(number)!;
     return { x: x + size / 2, y: y + size / 2 };
   };
   for (const link of links.toSorted((a, b) => a.bytes - b.bytes)) {
-    const [from, to] = [place(link.from), place(link.to)];
-    const share = link.bytes / most;
+    const [from, to] = [placeOf(link.from), placeOf(link.to)];
+    const share = link.bytes / maxBytes;
     const [dx, dy] = [to.x - from.x, to.y - from.y];
-    context.strokeStyle = isCross(link) ? theme.accent : theme.ink;
+    context.strokeStyle = isInterNode(link) ? theme.accent : theme.ink;
     context.globalAlpha = (0.12 + 0.7 * share) / Math.max(1, Math.sqrt(links.length / 400));
     context.lineWidth = 0.6 + 3 * share;
     context.beginPath();
@@ -157,14 +159,18 @@ function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isCros
   context.globalAlpha = 1;
 }
 
-function linkTable(one: string, links: () => LinkData["links"], isCross: MapScene["isCross"]): HTMLDetailsElement {
-  return tableOf(
+function linkTable(
+  unitName: string,
+  links: () => LinkData["links"],
+  isInterNode: MapScene["isInterNode"],
+): HTMLDetailsElement {
+  return createTable(
     "bytes by link, in descending order",
     [
-      { name: `from ${one}`, isNumber: true, text: ({ from }) => `${from}` },
-      { name: `to ${one}`, isNumber: true, text: ({ to }) => `${to}` },
+      { name: `from ${unitName}`, isNumber: true, text: ({ from }) => `${from}` },
+      { name: `to ${unitName}`, isNumber: true, text: ({ to }) => `${to}` },
       { name: "bytes", isNumber: true, text: ({ bytes }) => bytesText(bytes) },
-      { name: "link", text: (link) => (isCross(link) ? "between nodes" : "within a node") },
+      { name: "link", text: (link) => (isInterNode(link) ? "between nodes" : "within a node") },
     ],
     () => links().toSorted((a, b) => b.bytes - a.bytes || a.from - b.from || a.to - b.to),
   );

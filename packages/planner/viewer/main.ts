@@ -14,7 +14,7 @@ function readScripts<T>(kind: string): readonly T[] {
   return scripts.map(({ textContent }) => JSON.parse(textContent ?? "") as T);
 }
 
-function show(): void {
+function showPage(): void {
   const [data] = readScripts<ViewerData>("viewer-data");
   const traces = readScripts<RankTraceData>("trace-data");
   const kinds = new Kinds();
@@ -53,16 +53,17 @@ function show(): void {
 
 function describeRuns(runs: readonly Run[], traces: readonly RankTraceData[]): readonly string[] {
   const notes = runs.map(({ name, seconds, ranks, events, clockError }) => {
-    const drawn = ranks.reduce((sum, rank) => sum + rank.events.count, 0);
-    const merged = drawn < events ? `, drawn as ${drawn.toLocaleString("en-US")} after merging short events` : "";
+    const numEvents = ranks.reduce((sum, rank) => sum + rank.events.count, 0);
+    const merged =
+      numEvents < events ? `, drawn as ${numEvents.toLocaleString("en-US")} after merging short events` : "";
     const clocks = clockError > 0 ? `; clock error between hosts up to ${secondsText(clockError)}` : "";
     const head = name === "" ? "" : `${name[0]!.toUpperCase()}${name.slice(1)}: `;
     return `${head}${ranks.length} ranks, ${secondsText(seconds)}, ${events.toLocaleString("en-US")} events${merged}${clocks}.`;
   });
   const size = Math.max(0, ...traces.map(({ worldSize }) => worldSize));
-  const missing = size - new Set(traces.map(({ rank }) => rank)).size;
-  const ended = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
-  return [...notes, ...(missing > 0 ? [`${missing} of ${size} ranks wrote no trace.`] : []), ...ended];
+  const numMissing = size - new Set(traces.map(({ rank }) => rank)).size;
+  const endNotes = new Set(traces.flatMap(({ note }) => (note === undefined ? [] : [note])));
+  return [...notes, ...(numMissing > 0 ? [`${numMissing} of ${size} ranks wrote no trace.`] : []), ...endNotes];
 }
 
-show();
+showPage();

@@ -7,24 +7,24 @@ export function memoryOverTime(
   points: number,
 ): Readonly<Record<"time" | "most" | "mean", number[]>> {
   const time = Array.from({ length: points }, (_, i) => (seconds * i) / (points - 1));
-  const most = new Array<number>(points).fill(0);
+  const maxima = new Array<number>(points).fill(0);
   const mean = new Array<number>(points).fill(0);
-  const known = ranks.filter(({ memory }) => memory && memory.time.length > 0);
-  for (const { memory } of known) {
-    const { time: changes, bytes } = memory!;
-    for (const [i, moment] of time.entries()) {
+  const tracedRanks = ranks.filter(({ memory }) => memory && memory.time.length > 0);
+  for (const { memory } of tracedRanks) {
+    const { time: changeTimes, bytes } = memory!;
+    for (const [i, changeTime] of time.entries()) {
       // The most within a point's stretch, so that no peak falls between two.
-      const from = Math.max(0, lowerBound(changes, moment) - 1);
-      const to = Math.max(from + 1, lowerBound(changes, i + 1 < points ? time[i + 1]! : Number.POSITIVE_INFINITY));
-      const held =
-        changes[from]! <= moment || to > from + 1
+      const from = Math.max(0, lowerBound(changeTimes, changeTime) - 1);
+      const to = Math.max(from + 1, lowerBound(changeTimes, i + 1 < points ? time[i + 1]! : Number.POSITIVE_INFINITY));
+      const heldBytes =
+        changeTimes[from]! <= changeTime || to > from + 1
           ? bytes.subarray(from, to).reduce((max, each) => Math.max(max, each), 0)
           : 0;
-      most[i] = Math.max(most[i]!, held);
-      mean[i]! += held / known.length;
+      maxima[i] = Math.max(maxima[i]!, heldBytes);
+      mean[i]! += heldBytes / tracedRanks.length;
     }
   }
-  return { time, most, mean };
+  return { time, most: maxima, mean };
 }
 
 /** The most that a rank had allocated. */

@@ -44,12 +44,12 @@ export interface Run {
 /** The kinds of events of all timelines of a page: equal ones have one number. */
 export class Kinds {
   readonly all: EventKind[] = [];
-  readonly #numbers = new Map<string, number>();
+  readonly #kindNumbers = new Map<string, number>();
 
-  number(kind: EventKind): number {
+  numberOf(kind: EventKind): number {
     const key = `${kind.lane}\n${kind.name}\n${kind.label ?? ""}`;
-    let number = this.#numbers.get(key);
-    if (number === undefined) this.#numbers.set(key, (number = this.all.push(kind) - 1));
+    let number = this.#kindNumbers.get(key);
+    if (number === undefined) this.#kindNumbers.set(key, (number = this.all.push(kind) - 1));
     return number;
   }
 }
@@ -62,41 +62,41 @@ export function decodeRun(data: RunData, kinds: Kinds): Run {
 
 /** Traces of ranks on clocks of their own, as one timeline that begins with the first event of any. */
 export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Run {
-  const kept = traces.toSorted((a, b) => a.rank - b.rank).map(withoutSynchronization);
-  const firsts = kept.flatMap(({ events, clock }) =>
+  const sortedTraces = traces.toSorted((a, b) => a.rank - b.rank).map(removeSynchronization);
+  const firsts = sortedTraces.flatMap(({ events, clock }) =>
     events.start.length > 0 ? [events.start[0]! + clock.offset] : [],
   );
-  const zero = firsts.length > 0 ? Math.min(...firsts) : 0;
-  const ranks = kept.map((trace) => decodeRank(trace, kinds, trace.clock.offset - zero));
-  const [most = 0, second = 0] = [...new Map(traces.map(({ host, clock }) => [host, clock.error])).values()].toSorted(
-    (a, b) => b - a,
-  );
+  const startTime = firsts.length > 0 ? Math.min(...firsts) : 0;
+  const ranks = sortedTraces.map((trace) => decodeRank(trace, kinds, trace.clock.offset - startTime));
+  const [maxError = 0, secondError = 0] = [
+    ...new Map(traces.map(({ host, clock }) => [host, clock.error])).values(),
+  ].toSorted((a, b) => b - a);
   return {
     name: "measured",
     seconds: Math.max(0, ...ranks.map(({ events }) => events.end.reduce((last, end) => Math.max(last, end), 0))),
-    clockError: most > 0 ? (most + second) / 1e9 : 0,
+    clockError: maxError > 0 ? (maxError + secondError) / 1e9 : 0,
     events: ranks.reduce((sum, { events }) => sum + events.merged.reduce((own, count) => own + count, 0), 0),
     ranks,
   };
 }
 
-function withoutSynchronization(trace: RankTraceData): RankTraceData {
+function removeSynchronization(trace: RankTraceData): RankTraceData {
   const { kinds, kind, start, duration, bytes } = trace.events;
   if (!kinds.some(({ name }) => synchronizationEvents.has(name))) return trace;
-  let [time, transfer, before] = [0, 0, 0];
-  const kept = { kind: [] as number[], start: [] as number[], duration: [] as number[], bytes: [] as number[] };
-  for (const [i, number] of kind.entries()) {
+  let [time, transfer, previousTime] = [0, 0, 0];
+  const keptColumns = { kind: [] as number[], start: [] as number[], duration: [] as number[], bytes: [] as number[] };
+  for (const [i, kindNumber] of kind.entries()) {
     time += start[i]!;
-    const { name, lane } = kinds[number]!;
-    const own = lane === "communication" ? transfer++ : -1;
+    const { name, lane } = kinds[kindNumber]!;
+    const transferIndex = lane === "communication" ? transfer++ : -1;
     if (synchronizationEvents.has(name)) continue;
-    kept.kind.push(number);
-    kept.start.push(time - before);
-    kept.duration.push(duration[i]!);
-    if (own >= 0) kept.bytes.push(bytes[2 * own]!, bytes[2 * own + 1]!);
-    before = time;
+    keptColumns.kind.push(kindNumber);
+    keptColumns.start.push(time - previousTime);
+    keptColumns.duration.push(duration[i]!);
+    if (transferIndex >= 0) keptColumns.bytes.push(bytes[2 * transferIndex]!, bytes[2 * transferIndex + 1]!);
+    previousTime = time;
   }
-  return { ...trace, events: { kinds, ...kept } };
+  return { ...trace, events: { kinds, ...keptColumns } };
 }
 
 function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, offset: number): Rank {
@@ -106,7 +106,7 @@ function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, o
     rank,
     at,
     events,
-    ...(memory && { memory: { time: sumUp(memory.time, offset), bytes: Float64Array.from(memory.bytes) } }),
+    ...(memory && { memory: { time: cumulativeSum(memory.time, offset), bytes: Float64Array.from(memory.bytes) } }),
     ...(data.spent ?? busySeconds(listEvents(events, kinds))),
     ...(note !== undefined && { note }),
   };
@@ -114,8 +114,8 @@ function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, o
 
 function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Events {
   const count = columns.kind.length;
-  const numbers = columns.kinds.map((kind) => kinds.number(kind));
-  const start = sumUp(columns.start, offset);
+  const numbers = columns.kinds.map((kind) => kinds.numberOf(kind));
+  const start = cumulativeSum(columns.start, offset);
   const events = {
     count,
     kind: Uint16Array.from(columns.kind, (own) => numbers[own]!),
@@ -137,7 +137,7 @@ function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Even
 }
 
 /** Differences in nanoseconds as seconds since `-offset`. */
-function sumUp(differences: readonly number[], offset: number): Float64Array {
+function cumulativeSum(differences: readonly number[], offset: number): Float64Array {
   let time = offset;
   return Float64Array.from(differences, (difference) => (time += difference) / 1e9);
 }
@@ -153,12 +153,12 @@ export function listEvents({ count, kind, start, end, sent, received }: Events, 
   }));
 }
 
-/** The first index whose value is not below `least`. */
-export function lowerBound(values: Float64Array, least: number): number {
+/** The first index whose value is not below `value`. */
+export function lowerBound(values: Float64Array, value: number): number {
   let [low, high] = [0, values.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (values[middle]! < least) low = middle + 1;
+    if (values[middle]! < value) low = middle + 1;
     else high = middle;
   }
   return low;

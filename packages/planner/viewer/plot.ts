@@ -23,8 +23,8 @@ export function timeAxis(): uPlot.Axis {
 
 export function formatTimes(times: readonly number[]): string[] {
   const step = times.length > 1 ? times[1]! - times[0]! : 0;
-  const largest = Math.max(...times.map(Math.abs), 0);
-  const [unit, scale] = largest < 0.9995e-3 ? ["µs", 1e6] : largest < 0.9995 ? ["ms", 1e3] : ["s", 1];
+  const maxTime = Math.max(...times.map(Math.abs), 0);
+  const [unit, scale] = maxTime < 0.9995e-3 ? ["µs", 1e6] : maxTime < 0.9995 ? ["ms", 1e3] : ["s", 1];
   const digits = step > 0 ? Math.min(9, Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9))) : undefined;
   return times.map((time) => {
     if (time === 0 || digits === undefined) return secondsText(time);
@@ -33,12 +33,12 @@ export function formatTimes(times: readonly number[]): string[] {
 }
 
 /** A plot that is as wide as what it is in, and is drawn again when that, or the theme, changes. */
-export function makePlot(options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData, into: HTMLElement): uPlot {
-  const width = (): number => Math.max(240, into.clientWidth);
-  const plot = new uPlot({ ...options, width: width(), legend: { show: false, ...options.legend } }, data, into);
+export function createPlot(options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData, parent: HTMLElement): uPlot {
+  const width = (): number => Math.max(240, parent.clientWidth);
+  const plot = new uPlot({ ...options, width: width(), legend: { show: false, ...options.legend } }, data, parent);
   new ResizeObserver(() => {
     if (width() !== plot.width) plot.setSize({ width: width(), height: plot.height });
-  }).observe(into);
+  }).observe(parent);
   onThemeChange(() => plot.redraw());
   return plot;
 }

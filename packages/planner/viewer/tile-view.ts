@@ -2,38 +2,47 @@ import { contrastColor, paletteColor } from "../src/draw/color-scheme.ts";
 import type { Band, TileData } from "../src/view/data.ts";
 import { onThemeChange, parseColor, readTheme, type Rgb } from "./colors.ts";
 import { decodeTiles, type Layer } from "./tile-layers.ts";
-import { button, element, labelled, section, tableOf } from "./elements.ts";
+import { button, element, withLabel, section, createTable } from "./elements.ts";
 
-const SIDE = 560;
+const MAP_PIXELS = 560;
 const FRAME_MS = 500;
 /** Tiles of earlier steps fade, but not out. */
-const PAST_SHARE = 0.45;
+const PAST_OPACITY = 0.45;
 
 /** Which rank computes which tile, step by step. */
 export function tileSection(tiles: TileData): HTMLElement {
   const layers = decodeTiles(tiles);
-  const canvas = element("canvas", { class: "tiles", role: "img", width: `${SIDE}`, height: `${SIDE}` });
+  const canvas = element("canvas", { class: "tiles", role: "img", width: `${MAP_PIXELS}`, height: `${MAP_PIXELS}` });
   const output = element("output", { "aria-live": "polite" });
   const last = Math.max(0, tiles.steps - 1);
   const slider = element("input", { type: "range", min: "0", max: `${last}`, value: `${last}`, "aria-label": "Step" });
   const rank = element("input", { type: "number", min: "0", placeholder: "all", inputmode: "numeric", size: "6" });
   const draw = (): void => {
     const step = slider.valueAsNumber;
-    const count = drawTiles(canvas, tiles, layers, { step, only: rank.value === "" ? undefined : rank.valueAsNumber });
-    const words = `Step ${step + 1} of ${last + 1}: ${count.now} ${count.now === 1 ? "tile" : "tiles"} computed in this step, ${count.done} of ${count.all} so far.`;
-    output.value = words;
-    slider.setAttribute("aria-valuetext", words);
+    const count = drawTiles(canvas, tiles, layers, {
+      step,
+      selectedRank: rank.value === "" ? undefined : rank.valueAsNumber,
+    });
+    const summary = `Step ${step + 1} of ${last + 1}: ${count.numInStep} ${count.numInStep === 1 ? "tile" : "tiles"} computed in this step, ${count.numUntilStep} of ${count.numTotal} so far.`;
+    output.value = summary;
+    slider.setAttribute("aria-valuetext", summary);
     canvas.setAttribute(
       "aria-label",
-      `Map of tiles, colored by rank: queries from top to bottom, keys from left to right. ${words}`,
+      `Map of tiles, colored by rank: queries from top to bottom, keys from left to right. ${summary}`,
     );
   };
-  const play = player(slider, draw);
+  const playButton = createPlayer(slider, draw);
   slider.addEventListener("input", draw);
   rank.addEventListener("input", draw);
   onThemeChange(draw);
   draw();
-  const controls = element("div", { class: "controls" }, play, labelled("Step", slider), labelled("Only rank", rank));
+  const controls = element(
+    "div",
+    { class: "controls" },
+    playButton,
+    withLabel("Step", slider),
+    withLabel("Only rank", rank),
+  );
   return section(
     "tiles",
     "Tiles",
@@ -50,13 +59,13 @@ export function tileSection(tiles: TileData): HTMLElement {
 }
 
 /** Steps from the first to the last, twice a second; at once where motion is to be reduced, each press is one step. */
-function player(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
+function createPlayer(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
   let timer: ReturnType<typeof setInterval> | undefined;
-  const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const prefersReducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const stop = (): void => {
     clearInterval(timer);
     timer = undefined;
-    made.textContent = isReduced ? "Next step" : "Play";
+    playButton.textContent = prefersReducedMotion ? "Next step" : "Play";
   };
   const advance = (): void => {
     const last = Number(slider.max);
@@ -64,20 +73,20 @@ function player(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
     if (slider.valueAsNumber >= last) stop();
     draw();
   };
-  const made = button("", "Step through the tiles", () => {
+  const playButton = button("", "Step through the tiles", () => {
     if (timer !== undefined) return stop();
-    if (isReduced) return advance();
-    made.textContent = "Pause";
+    if (prefersReducedMotion) return advance();
+    playButton.textContent = "Pause";
     timer = setInterval(advance, FRAME_MS);
     advance();
   });
   stop();
-  return made;
+  return playButton;
 }
 
-interface Moment {
+interface TileSelection {
   readonly step: number;
-  readonly only: number | undefined;
+  readonly selectedRank: number | undefined;
 }
 
 /** Draws each cell as wide as its band is long; the tiles that there are now, by now, and in all. */
@@ -85,27 +94,29 @@ function drawTiles(
   canvas: HTMLCanvasElement,
   { queries, keys }: TileData,
   layers: readonly Layer[],
-  { step, only }: Moment,
-): { now: number; done: number; all: number } {
+  { step, selectedRank }: TileSelection,
+): { numInStep: number; numUntilStep: number; numTotal: number } {
   const context = canvas.getContext("2d")!;
   const theme = readTheme();
   const track = parseColor(theme.track);
   const [rows, columns] = [edges(queries), edges(keys)];
-  const counts = { now: 0, done: 0, all: 0 };
+  const counts = { numInStep: 0, numUntilStep: 0, numTotal: 0 };
   context.fillStyle = theme.track;
-  context.fillRect(0, 0, SIDE, SIDE);
+  context.fillRect(0, 0, MAP_PIXELS, MAP_PIXELS);
   for (let row = 0; row < queries.length; row++) {
     for (let column = 0; column < keys.length; column++) {
       const cell = row * keys.length + column;
-      const shown = layers.filter(({ rank }) => rank[cell]! >= 0 && (only === undefined || rank[cell] === only));
-      const done = shown.filter((layer) => layer.step[cell]! <= step);
-      counts.all += shown.length;
-      counts.done += done.length;
-      for (const [i, layer] of done.entries()) {
-        const isNow = layer.step[cell] === step;
-        if (isNow) counts.now++;
-        const [top, height] = [rows[row]!, (rows[row + 1]! - rows[row]!) / shown.length];
-        context.fillStyle = mix(parseColor(paletteColor(layer.rank[cell]!)), track, isNow ? 1 : PAST_SHARE);
+      const shownLayers = layers.filter(
+        ({ rank }) => rank[cell]! >= 0 && (selectedRank === undefined || rank[cell] === selectedRank),
+      );
+      const computedLayers = shownLayers.filter((layer) => layer.step[cell]! <= step);
+      counts.numTotal += shownLayers.length;
+      counts.numUntilStep += computedLayers.length;
+      for (const [i, layer] of computedLayers.entries()) {
+        const isInStep = layer.step[cell] === step;
+        if (isInStep) counts.numInStep++;
+        const [top, height] = [rows[row]!, (rows[row + 1]! - rows[row]!) / shownLayers.length];
+        context.fillStyle = mixColors(parseColor(paletteColor(layer.rank[cell]!)), track, isInStep ? 1 : PAST_OPACITY);
         const box = {
           x: columns[column]!,
           y: top + i * height,
@@ -113,7 +124,7 @@ function drawTiles(
           height,
         };
         context.fillRect(box.x, box.y, box.width, box.height);
-        if (isNow) drawNumber(context, box, layer.rank[cell]!);
+        if (isInStep) drawNumber(context, box, layer.rank[cell]!);
       }
     }
   }
@@ -136,18 +147,18 @@ function drawNumber(
 }
 
 function edges(bands: readonly Band[]): readonly number[] {
-  const whole = bands.reduce((sum, { length }) => sum + length, 0) || 1;
+  const totalLength = bands.reduce((sum, { length }) => sum + length, 0) || 1;
   let at = 0;
-  return [0, ...bands.map(({ length }) => Math.round(((at += length) / whole) * SIDE))];
+  return [0, ...bands.map(({ length }) => Math.round(((at += length) / totalLength) * MAP_PIXELS))];
 }
 
-function mix(color: Rgb, into: Rgb, share: number): string {
-  const parts = color.map((part, i) => Math.round(255 * (part * share + into[i]! * (1 - share))));
-  return `rgb(${parts.join(" ")})`;
+function mixColors(color: Rgb, background: Rgb, opacity: number): string {
+  const channels = color.map((channel, i) => Math.round(255 * (channel * opacity + background[i]! * (1 - opacity))));
+  return `rgb(${channels.join(" ")})`;
 }
 
 function tileTable({ queries, keys }: TileData, layers: readonly Layer[]): HTMLDetailsElement {
-  return tableOf(
+  return createTable(
     "tiles by rank",
     [
       { name: "rank", isNumber: true, text: ({ rank }) => `${rank}` },
@@ -171,18 +182,18 @@ interface RankTiles {
 function countByRank(layers: readonly Layer[], width: number): readonly RankTiles[] {
   const ranks = new Map<number, RankTiles>();
   for (const { rank, step } of layers) {
-    for (const [cell, number] of rank.entries()) {
-      if (number < 0) continue;
-      let counted = ranks.get(number);
-      if (!counted)
+    for (const [cell, tileRank] of rank.entries()) {
+      if (tileRank < 0) continue;
+      let rankCounts = ranks.get(tileRank);
+      if (!rankCounts)
         ranks.set(
-          number,
-          (counted = { rank: number, tiles: 0, steps: new Set(), rows: new Set(), columns: new Set() }),
+          tileRank,
+          (rankCounts = { rank: tileRank, tiles: 0, steps: new Set(), rows: new Set(), columns: new Set() }),
         );
-      counted.tiles++;
-      counted.steps.add(step[cell]!);
-      counted.rows.add(Math.floor(cell / width));
-      counted.columns.add(cell % width);
+      rankCounts.tiles++;
+      rankCounts.steps.add(step[cell]!);
+      rankCounts.rows.add(Math.floor(cell / width));
+      rankCounts.columns.add(cell % width);
     }
   }
   return [...ranks.values()].toSorted((a, b) => a.rank - b.rank);
@@ -191,10 +202,10 @@ function countByRank(layers: readonly Layer[], width: number): readonly RankTile
 /** Positions as ranges; of many the first and the last. */
 function formatBands(bands: readonly Band[], numbers: ReadonlySet<number>): string {
   const ranges: { start: number; last: number }[] = [];
-  for (const number of [...numbers].toSorted((a, b) => a - b)) {
-    const { start, last } = bands[number]!;
-    const before = ranges.at(-1);
-    if (before && start <= before.last + 1) before.last = Math.max(before.last, last);
+  for (const band of [...numbers].toSorted((a, b) => a - b)) {
+    const { start, last } = bands[band]!;
+    const lastRange = ranges.at(-1);
+    if (lastRange && start <= lastRange.last + 1) lastRange.last = Math.max(lastRange.last, last);
     else ranges.push({ start, last });
   }
   const texts = ranges.map(({ start, last }) => `${start}–${last}`);

@@ -20,18 +20,18 @@ export interface TimelineScene {
 }
 
 /** CSS pixels of a row at least, of the gap below one, and from which on its lanes are apart and its events have names. */
-const MIN_ROW = 4;
-const LANES_FROM = 8;
-const NAMES_FROM = 22;
+const MIN_ROW_HEIGHT = 4;
+const MIN_TWO_LANE_HEIGHT = 8;
+const MIN_NAMED_HEIGHT = 22;
 /** The share of a row that its compute lane takes. */
 const COMPUTE_SHARE = 0.66;
 
 /** The lanes of a row, in pixels of the device: top and height. A low row has one lane for both. */
-export function lanesOf({ top, height }: Row, ratio: number): Lanes {
-  if (height < LANES_FROM * ratio) return { compute: [top, height], communication: [top, height] };
-  const inner = height - Math.max(1, Math.round(height * 0.1));
-  const compute = Math.round(inner * COMPUTE_SHARE);
-  return { compute: [top, compute], communication: [top + compute, inner - compute] };
+export function layoutLanes({ top, height }: Row, ratio: number): Lanes {
+  if (height < MIN_TWO_LANE_HEIGHT * ratio) return { compute: [top, height], communication: [top, height] };
+  const innerHeight = height - Math.max(1, Math.round(height * 0.1));
+  const compute = Math.round(innerHeight * COMPUTE_SHARE);
+  return { compute: [top, compute], communication: [top + compute, innerHeight - compute] };
 }
 
 type Lanes = Readonly<Record<"compute" | "communication", readonly [top: number, height: number]>>;
@@ -41,7 +41,7 @@ export function rowsOf(
   height: number,
   ratio: number,
 ): readonly Row[] {
-  return layoutRows(view, runs.length, { height, least: MIN_ROW * ratio });
+  return layoutRows(view, runs.length, { height, minHeight: MIN_ROW_HEIGHT * ratio });
 }
 
 /** Paints rows of events into the plot's area, pixel by pixel: what it costs depends on the events in sight, and little on the pixels. */
@@ -62,11 +62,11 @@ export class TimelinePainter {
     this.#coverage ??= new Coverage(width, styles.length);
     const pixels = new Uint32Array(this.#image.data.buffer);
     pixels.fill(packColor(parseColor(theme.paper)));
-    const paint: ScenePaint = {
+    const paint: PaintContext = {
       scene,
       pixels,
       width,
-      colors: Float32Array.from(styles.flatMap(({ fill }) => parseColor(fill).map((part) => part * 255))),
+      colors: Float32Array.from(styles.flatMap(({ fill }) => parseColor(fill).map((channel) => channel * 255))),
       compute: stylesOf(scene, "compute", styles),
       communication: stylesOf(scene, "communication", styles),
       track: packColor(parseColor(theme.track)),
@@ -80,16 +80,16 @@ export class TimelinePainter {
   }
 
   /** Low rows have one lane: computing over communication, so that time is in the color of the transfers that nothing hides. */
-  #paintRow(row: Row, paint: ScenePaint): void {
+  #paintRow(row: Row, paint: PaintContext): void {
     const { scene, pixels, width, track } = paint;
     const ranks = scene.runs[row.run]!.ranks.slice(row.from, row.to);
-    const lanes = lanesOf(row, devicePixelRatio);
-    const isOne = lanes.compute[0] === lanes.communication[0];
+    const lanes = layoutLanes(row, devicePixelRatio);
+    const isSingleLane = lanes.compute[0] === lanes.communication[0];
     for (const lane of ["communication", "compute"] as const) {
       const [top, height] = lanes[lane];
       if (height < 1) continue;
       const at = top * width;
-      if (!isOne || lane === "communication") pixels.fill(track, at, at + width);
+      if (!isSingleLane || lane === "communication") pixels.fill(track, at, at + width);
       const window = { start: scene.view.start, end: scene.view.end, pixels: width };
       const weight = 1 / Math.max(1, ranks.length);
       for (const { events } of ranks) this.#coverage!.add(events, window, { styleOf: paint[lane], weight });
@@ -99,7 +99,7 @@ export class TimelinePainter {
   }
 }
 
-interface ScenePaint {
+interface PaintContext {
   readonly scene: TimelineScene;
   readonly pixels: Uint32Array;
   readonly width: number;
@@ -110,9 +110,9 @@ interface ScenePaint {
 }
 
 /** By kind the number of its style, where it is shown in a lane. */
-function stylesOf({ kinds, styles, isShown }: TimelineScene, lane: string, all: readonly Style[]): Int16Array {
+function stylesOf({ kinds, styles, isShown }: TimelineScene, lane: string, styleList: readonly Style[]): Int16Array {
   return Int16Array.from(kinds.all, (kind, i) =>
-    kind.lane === lane && isShown[i] === 1 ? all.indexOf(styles.byKind[i]!) : -1,
+    kind.lane === lane && isShown[i] === 1 ? styleList.indexOf(styles.byKind[i]!) : -1,
   );
 }
 
@@ -133,9 +133,9 @@ function drawNames({ plot, scene, rows, ratio }: Overlay): void {
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
   ctx.textBaseline = "middle";
   for (const row of rows) {
-    const [top, height] = lanesOf(row, ratio).compute;
+    const [top, height] = layoutLanes(row, ratio).compute;
     const rank = scene.runs[row.run]!.ranks[row.from];
-    if (row.height < NAMES_FROM * ratio || row.to - row.from > 1 || !rank) continue;
+    if (row.height < MIN_NAMED_HEIGHT * ratio || row.to - row.from > 1 || !rank) continue;
     const { events } = rank;
     for (let i = lowerBound(events.start, start - events.longest); i < events.count && events.start[i]! < end; i++) {
       const kind = scene.kinds.all[events.kind[i]!]!;
@@ -162,16 +162,16 @@ function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
   ctx.strokeStyle = theme.accent;
   ctx.lineWidth = 2 * ratio;
   for (const [run, path] of scene.paths.entries()) {
-    const middles = middlesOf(rows, run, scene);
+    const middleOf = createMiddleOf(rows, run, scene);
     ctx.beginPath();
-    let later: number | undefined;
+    let nextMiddle: number | undefined;
     for (const { rank, event } of path) {
       const { events } = scene.runs[run]!.ranks[rank]!;
-      const y = bbox.top + middles(rank);
-      if (later !== undefined) ctx.lineTo(x(events.end[event]!), y);
+      const y = bbox.top + middleOf(rank);
+      if (nextMiddle !== undefined) ctx.lineTo(x(events.end[event]!), y);
       else ctx.moveTo(x(events.end[event]!), y);
       ctx.lineTo(x(events.start[event]!), y);
-      later = y;
+      nextMiddle = y;
       if (events.end[event]! < start) break;
     }
     ctx.stroke();
@@ -180,8 +180,8 @@ function drawPaths({ plot, scene, rows, theme, ratio }: Overlay): void {
 }
 
 /** Where the middle of a rank's compute lane is, in sight or not. */
-function middlesOf(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
-  const shown = new Map(
+function createMiddleOf(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
+  const visibleRows = new Map(
     rows
       .filter((row) => row.run === run)
       .flatMap(({ from, to, top, height }) =>
@@ -190,7 +190,7 @@ function middlesOf(rows: readonly Row[], run: number, { view }: TimelineScene): 
   );
   const [first] = rows;
   const height = first ? (first.height * 2) / (first.to - first.from) : 0;
-  return (rank) => shown.get(rank) ?? (rank < view.first ? -1 : 1e5 + height);
+  return (rank) => visibleRows.get(rank) ?? (rank < view.first ? -1 : 1e5 + height);
 }
 
 function drawSelection({ plot, scene, rows, theme, ratio }: Overlay): void {
@@ -198,7 +198,7 @@ function drawSelection({ plot, scene, rows, theme, ratio }: Overlay): void {
   const row = rows.find(({ run, from, to }) => selected?.run === run && selected.rank >= from && selected.rank < to);
   if (!selected || !row) return;
   const { events } = scene.runs[selected.run]!.ranks[selected.rank]!;
-  const [top, height] = lanesOf(row, ratio)[scene.kinds.all[events.kind[selected.event]!]!.lane];
+  const [top, height] = layoutLanes(row, ratio)[scene.kinds.all[events.kind[selected.event]!]!.lane];
   const scale = plot.bbox.width / (view.end - view.start);
   const from = Math.max(0, (events.start[selected.event]! - view.start) * scale);
   const to = Math.min(plot.bbox.width, (events.end[selected.event]! - view.start) * scale);

@@ -1,7 +1,7 @@
 import { bytesText, percentText, secondsText } from "../src/draw/quantity.ts";
 import { peakBytes } from "./memory.ts";
 import type { Styles } from "./colors.ts";
-import { button, element, labelled, section, tableOf } from "./elements.ts";
+import { button, element, withLabel, section, createTable } from "./elements.ts";
 import type { Kinds, Rank, Run } from "./model.ts";
 import { type SelectedEvent, TimelineView } from "./timeline-view.ts";
 
@@ -12,7 +12,7 @@ export interface Timelines {
   readonly styles: Styles;
 }
 
-const KEYS =
+const KEYBOARD_HELP =
   "Arrow keys pan; plus and minus zoom in time, brackets zoom in ranks; Home shows all; N and P step through the events of a rank, J and K through ranks; Escape deselects. With a pointer: drag to pan, Control and wheel to zoom in time, Alt and wheel to zoom in ranks, click to select.";
 
 /** The timeline with its controls, and tables of the same numbers. */
@@ -37,8 +37,8 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
     });
     controls.append(
       ...viewControls(view),
-      ...filterControls(view, timelines),
-      pathControl(view, timelines, details),
+      ...createFilterControls(view, timelines),
+      createPathControl(view, timelines, details),
       output,
     );
     view.showAll();
@@ -48,7 +48,7 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
     section: section(
       "timeline",
       "Timeline",
-      element("p", { id: "timeline-keys", class: "hint" }, KEYS),
+      element("p", { id: "timeline-keys", class: "hint" }, KEYBOARD_HELP),
       controls,
       frame,
       legend(styles, runs),
@@ -68,30 +68,32 @@ function viewControls(view: TimelineView): readonly HTMLElement[] {
 }
 
 /** Runs by name, lanes, and words that names of events must have. */
-function filterControls(view: TimelineView, { runs, kinds }: Timelines): readonly HTMLElement[] {
-  const words = element("input", { type: "search", placeholder: "attend, ring(sp), …", size: "18" });
-  const lanes = choice(["both lanes", "compute", "communication"]);
-  const which = choice(["all timelines", ...runs.map(({ name }) => name)]);
+function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): readonly HTMLElement[] {
+  const searchInput = element("input", { type: "search", placeholder: "attend, ring(sp), …", size: "18" });
+  const lanes = createSelect(["both lanes", "compute", "communication"]);
+  const runSelect = createSelect(["all timelines", ...runs.map(({ name }) => name)]);
   const apply = (): void => {
-    const parts = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const parts = searchInput.value.toLowerCase().split(/\s+/).filter(Boolean);
     const isShown = Uint8Array.from(kinds.all, ({ lane, name, label = "" }) => {
       const text = `${name} ${label}`.toLowerCase();
-      const isLane = lanes.value === "both lanes" || lanes.value === lane;
-      return isLane && parts.every((part) => text.includes(part)) ? 1 : 0;
+      const isInLane = lanes.value === "both lanes" || lanes.value === lane;
+      return isInLane && parts.every((word) => text.includes(word)) ? 1 : 0;
     });
-    const shown = [...runs.keys()].filter((run) => which.selectedIndex <= 0 || which.selectedIndex - 1 === run);
-    view.filter(shown, isShown);
+    const shownRuns = [...runs.keys()].filter(
+      (run) => runSelect.selectedIndex <= 0 || runSelect.selectedIndex - 1 === run,
+    );
+    view.filter(shownRuns, isShown);
   };
-  for (const control of [words, lanes, which]) control.addEventListener("input", apply);
-  const filters = [labelled("Filter", words), labelled("Lanes", lanes)];
-  return runs.length > 1 ? [...filters, labelled("Show", which)] : filters;
+  for (const control of [searchInput, lanes, runSelect]) control.addEventListener("input", apply);
+  const filters = [withLabel("Filter", searchInput), withLabel("Lanes", lanes)];
+  return runs.length > 1 ? [...filters, withLabel("Show", runSelect)] : filters;
 }
 
-function choice(options: readonly string[]): HTMLSelectElement {
+function createSelect(options: readonly string[]): HTMLSelectElement {
   return element("select", {}, ...options.map((each) => element("option", {}, each)));
 }
 
-function pathControl(view: TimelineView, { runs }: Timelines, details: HTMLElement): HTMLLabelElement {
+function createPathControl(view: TimelineView, { runs }: Timelines, details: HTMLElement): HTMLLabelElement {
   const box = element("input", { type: "checkbox" });
   box.addEventListener("input", () => {
     const paths = view.showCriticalPath(box.checked);
@@ -103,12 +105,12 @@ function pathControl(view: TimelineView, { runs }: Timelines, details: HTMLEleme
           const { start, end } = ranks[rank]!.events;
           return sum + end[event]! - start[event]!;
         }, 0);
-        const visited = new Set(path.map(({ rank }) => rank)).size;
-        return `Critical path${name === "" ? "" : `, ${name}`}: ${path.length} events on ${visited} ${visited === 1 ? "rank" : "ranks"}, ${percentText(Math.min(1, spent / seconds))} of ${secondsText(seconds)}.`;
+        const numRanks = new Set(path.map(({ rank }) => rank)).size;
+        return `Critical path${name === "" ? "" : `, ${name}`}: ${path.length} events on ${numRanks} ${numRanks === 1 ? "rank" : "ranks"}, ${percentText(Math.min(1, spent / seconds))} of ${secondsText(seconds)}.`;
       })
       .join(" ");
   });
-  return labelled("Critical path", box);
+  return withLabel("Critical path", box);
 }
 
 function legend({ compute, communication }: Styles, runs: readonly Run[]): HTMLElement {
@@ -118,12 +120,12 @@ function legend({ compute, communication }: Styles, runs: readonly Run[]): HTMLE
     return element("li", {}, swatch, name);
   });
   const order = runs.length > 1 ? ` For each rank, ${runs.map(({ name }) => name).join(" is above ")}.` : "";
-  const words = element(
+  const legendText = element(
     "p",
     { class: "hint" },
     `Compute is drawn above communication, and over it in low rows. Paler colors mark pixels that are busy for part of their time.${order}`,
   );
-  return element("div", { class: "legend" }, element("ul", {}, ...entries), words);
+  return element("div", { class: "legend" }, element("ul", {}, ...entries), legendText);
 }
 
 interface RankRow {
@@ -132,10 +134,11 @@ interface RankRow {
 }
 
 function rankTable(runs: readonly Run[]): HTMLDetailsElement {
-  const share = (seconds: number, { run }: RankRow): string => percentText(run.seconds > 0 ? seconds / run.seconds : 0);
-  const total = ({ events }: Rank, way: "sent" | "received"): number =>
-    events[way].reduce((sum, each) => sum + each, 0);
-  return tableOf<RankRow>(
+  const formatShare = (seconds: number, { run }: RankRow): string =>
+    percentText(run.seconds > 0 ? seconds / run.seconds : 0);
+  const sumBytes = ({ events }: Rank, direction: "sent" | "received"): number =>
+    events[direction].reduce((sum, each) => sum + each, 0);
+  return createTable<RankRow>(
     "activity by rank",
     [
       { name: "rank", isNumber: true, text: ({ rank }) => `${rank.rank}` },
@@ -144,18 +147,18 @@ function rankTable(runs: readonly Run[]): HTMLDetailsElement {
         name: "place",
         text: ({ rank }) =>
           Object.entries(rank.at)
-            .map(([axis, place]) => `${axis} ${place}`)
+            .map(([axis, coordinate]) => `${axis} ${coordinate}`)
             .join(", "),
       },
-      { name: "computing", isNumber: true, text: (row) => share(row.rank.computing, row) },
-      { name: "waiting for transfers", isNumber: true, text: (row) => share(row.rank.waiting, row) },
+      { name: "computing", isNumber: true, text: (row) => formatShare(row.rank.computing, row) },
+      { name: "waiting for transfers", isNumber: true, text: (row) => formatShare(row.rank.waiting, row) },
       {
         name: "idle",
         isNumber: true,
-        text: (row) => share(Math.max(0, row.run.seconds - row.rank.computing - row.rank.waiting), row),
+        text: (row) => formatShare(Math.max(0, row.run.seconds - row.rank.computing - row.rank.waiting), row),
       },
-      { name: "sent", isNumber: true, text: ({ rank }) => bytesText(total(rank, "sent")) },
-      { name: "received", isNumber: true, text: ({ rank }) => bytesText(total(rank, "received")) },
+      { name: "sent", isNumber: true, text: ({ rank }) => bytesText(sumBytes(rank, "sent")) },
+      { name: "received", isNumber: true, text: ({ rank }) => bytesText(sumBytes(rank, "received")) },
       {
         name: "peak memory",
         isNumber: true,
@@ -174,7 +177,7 @@ function eventTable({ runs, kinds }: Timelines, selection: () => SelectedEvent |
   };
   const kindOf = (event: number) => kinds.all[rankOf()!.events.kind[event]!]!;
   const time = (column: "start" | "end") => (event: number) => secondsText(rankOf()!.events[column][event]!);
-  return tableOf<number>(
+  return createTable<number>(
     "events of the selected rank, from the selected event on",
     [
       { name: "event", isNumber: true, text: (event) => `${event}` },

@@ -3,10 +3,10 @@ import { bytesText, secondsText } from "../src/draw/quantity.ts";
 import type { Styles } from "./colors.ts";
 import { criticalPath, type EventReference } from "./critical-path.ts";
 import { element } from "./elements.ts";
-import { followPointers, followWheel } from "./gestures.ts";
+import { addPointerGestures, addWheelGestures } from "./gestures.ts";
 import { type Kinds, lowerBound, type Run } from "./model.ts";
-import { axis, makePlot, timeAxis } from "./plot.ts";
-import { lanesOf, rowsOf, TimelinePainter } from "./timeline-painter.ts";
+import { axis, createPlot, timeAxis } from "./plot.ts";
+import { layoutLanes, rowsOf, TimelinePainter } from "./timeline-painter.ts";
 import { type Extent, pan, reveal, type Viewport, wholeViewport, zoom } from "./viewport.ts";
 
 export type SelectedEvent = EventReference & { readonly run: number };
@@ -35,7 +35,7 @@ export class TimelineView {
   #paths: readonly (readonly EventReference[])[] | undefined;
 
   constructor(
-    into: HTMLElement,
+    parent: HTMLElement,
     { runs, kinds, styles }: { runs: readonly Run[]; kinds: Kinds; styles: Styles },
     listener: TimelineListener,
   ) {
@@ -56,9 +56,9 @@ export class TimelineView {
       "aria-label": this.#describe(),
       "aria-describedby": "timeline-keys",
     });
-    into.append(this.canvas);
+    parent.append(this.canvas);
     const height = Math.round(Math.min(560, Math.max(170, 60 + ranks * runs.length * 40)));
-    this.#plot = makePlot(
+    this.#plot = createPlot(
       this.#plotOptions(height),
       [
         [0, 1],
@@ -66,7 +66,7 @@ export class TimelineView {
       ] as unknown as uPlot.AlignedData,
       this.canvas,
     );
-    this.#listen();
+    this.#addListeners();
   }
 
   get view(): Viewport {
@@ -153,11 +153,11 @@ export class TimelineView {
       ticks: { show: false },
       splits: (plot) => {
         const { first, last } = this.#view;
-        const most = Math.max(1, Math.floor(plot.bbox.height / devicePixelRatio / 18));
-        const step = Math.max(1, 2 ** Math.ceil(Math.log2((last - first) / most)));
-        const begin = Math.ceil((first - 0.5) / step) * step;
-        const count = Math.max(0, Math.ceil((last - 0.5 - begin) / step));
-        return Array.from({ length: count }, (_, i) => begin + i * step + 0.5);
+        const maxTicks = Math.max(1, Math.floor(plot.bbox.height / devicePixelRatio / 18));
+        const step = Math.max(1, 2 ** Math.ceil(Math.log2((last - first) / maxTicks)));
+        const firstTick = Math.ceil((first - 0.5) / step) * step;
+        const count = Math.max(0, Math.ceil((last - 0.5 - firstTick) / step));
+        return Array.from({ length: count }, (_, i) => firstTick + i * step + 0.5);
       },
       values: (_, splits) => splits.map((at) => `rank ${this.#rankAt(Math.floor(at))}`),
     });
@@ -182,19 +182,19 @@ export class TimelineView {
     });
   }
 
-  #listen(): void {
+  #addListeners(): void {
     const { over } = this.#plot;
-    const change = (update: (view: Viewport, extent: Extent) => Viewport): void =>
+    const changeView = (update: (view: Viewport, extent: Extent) => Viewport): void =>
       this.show(update(this.#view, this.#extent));
-    followPointers(over, {
-      onPan: (shares) => change((view, extent) => pan(view, extent, shares)),
-      onPinch: (factor, at) => change((view, extent) => zoom(view, extent, { time: factor, at })),
+    addPointerGestures(over, {
+      onPan: (shares) => changeView((view, extent) => pan(view, extent, shares)),
+      onPinch: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, at })),
       onTap: (at) => this.select(this.#eventAt(at)),
     });
-    followWheel(over, {
-      onPan: (shares) => change((view, extent) => pan(view, extent, shares)),
-      onZoom: (factor, at) => change((view, extent) => zoom(view, extent, { time: factor, at })),
-      onZoomRanks: (factor, at) => change((view, extent) => zoom(view, extent, { ranks: factor, at })),
+    addWheelGestures(over, {
+      onPan: (shares) => changeView((view, extent) => pan(view, extent, shares)),
+      onZoom: (factor, at) => changeView((view, extent) => zoom(view, extent, { time: factor, at })),
+      onZoomRanks: (factor, at) => changeView((view, extent) => zoom(view, extent, { ranks: factor, at })),
     });
     over.addEventListener("pointermove", (event) => this.#hover(event));
     this.canvas.addEventListener("keydown", (event) => {
@@ -205,11 +205,11 @@ export class TimelineView {
 
   #hover(event: PointerEvent): void {
     const { over } = this.#plot;
-    const found =
+    const hovered =
       event.buttons === 0
         ? this.#eventAt([event.offsetX / over.clientWidth, event.offsetY / over.clientHeight])
         : undefined;
-    over.title = found ? this.describeEvent(found) : "";
+    over.title = hovered ? this.describeEvent(hovered) : "";
   }
 
   /** What a key does; false if nothing. */
@@ -251,39 +251,39 @@ export class TimelineView {
     if (!this.#selected) return this.#step(1);
     const { run, rank, event } = this.#selected;
     const { ranks } = this.#runs[run]!;
-    const next = Math.min(ranks.length - 1, Math.max(0, rank + by));
-    const { events } = ranks[next]!;
+    const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + by));
+    const { events } = ranks[nextRank]!;
     const at = lowerBound(events.start, ranks[rank]!.events.start[event]!);
-    if (events.count > 0) this.select({ run, rank: next, event: Math.min(events.count - 1, at) });
+    if (events.count > 0) this.select({ run, rank: nextRank, event: Math.min(events.count - 1, at) });
   }
 
-  #eventAt([across, down]: readonly [number, number]): SelectedEvent | undefined {
+  #eventAt([xShare, yShare]: readonly [number, number]): SelectedEvent | undefined {
     const { height } = this.#plot.bbox;
-    const y = down * height;
+    const y = yShare * height;
     const runs = this.#shownRuns.map((run) => this.#runs[run]!);
     const row = rowsOf({ view: this.#view, runs }, height, devicePixelRatio).find(
-      ({ top, height: tall }) => y >= top && y < top + tall,
+      ({ top, height: rowHeight }) => y >= top && y < top + rowHeight,
     );
     if (!row) return undefined;
-    const { compute, communication } = lanesOf(row, devicePixelRatio);
+    const { compute, communication } = layoutLanes(row, devicePixelRatio);
     const lanes =
       compute[0] === communication[0]
         ? ["compute", "communication"]
         : [y < communication[0] ? "compute" : "communication"];
-    const time = this.#view.start + across * (this.#view.end - this.#view.start);
+    const time = this.#view.start + xShare * (this.#view.end - this.#view.start);
     // A pixel to each side.
-    const slack = (this.#view.end - this.#view.start) / this.#plot.bbox.width;
+    const pixelSeconds = (this.#view.end - this.#view.start) / this.#plot.bbox.width;
     const ranks = runs[row.run]!.ranks;
     for (let rank = row.from; rank < Math.min(row.to, ranks.length); rank++) {
       const { events } = ranks[rank]!;
-      for (let event = lowerBound(events.start, time + slack) - 1; event >= 0; event--) {
-        if (events.start[event]! < time - slack - events.longest) break;
+      for (let event = lowerBound(events.start, time + pixelSeconds) - 1; event >= 0; event--) {
+        if (events.start[event]! < time - pixelSeconds - events.longest) break;
         const kind = events.kind[event]!;
-        const isHit =
-          events.end[event]! >= time - slack &&
+        const isInEvent =
+          events.end[event]! >= time - pixelSeconds &&
           lanes.includes(this.#kinds.all[kind]!.lane) &&
           this.#isShown[kind] === 1;
-        if (isHit) return { run: this.#shownRuns[row.run]!, rank, event };
+        if (isInEvent) return { run: this.#shownRuns[row.run]!, rank, event };
       }
     }
     return undefined;
@@ -292,17 +292,17 @@ export class TimelineView {
   /** An event in words. */
   describeEvent({ run, rank, event }: SelectedEvent): string {
     const { name: runName, ranks } = this.#runs[run]!;
-    const { events, rank: number, at } = ranks[rank]!;
+    const { events, rank: rankNumber, at } = ranks[rank]!;
     const { lane, name, label } = this.#kinds.all[events.kind[event]!]!;
     const [start, end] = [events.start[event]!, events.end[event]!];
-    const place = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
-    const many = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} merged events` : "";
+    const coordinates = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
+    const mergedText = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} merged events` : "";
     const bytes =
       lane === "communication"
         ? `; sent ${bytesText(events.sent[event]!)}, received ${bytesText(events.received[event]!)}`
         : "";
     return [
-      `${runName === "" ? "" : `${runName}, `}rank ${number}${place.length > 0 ? ` (${place.join(", ")})` : ""}: ${label ?? name}${many}`,
+      `${runName === "" ? "" : `${runName}, `}rank ${rankNumber}${coordinates.length > 0 ? ` (${coordinates.join(", ")})` : ""}: ${label ?? name}${mergedText}`,
       `${secondsText(start)} to ${secondsText(end)}, ${secondsText(end - start)}${bytes}`,
     ].join("; ");
   }

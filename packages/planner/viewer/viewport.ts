@@ -13,22 +13,26 @@ export interface Extent {
 }
 
 /** A nanosecond is what times are rounded to: a window of a few has nothing to show. */
-const MIN_SECONDS = 2e-8;
+const MIN_VIEW_SECONDS = 2e-8;
 
 export function wholeViewport({ seconds, ranks }: Extent): Viewport {
   return { start: 0, end: seconds, first: 0, last: ranks };
 }
 
 /** Shifted by a share of its width and of its height, as far as there is anything. */
-export function pan(view: Viewport, extent: Extent, [across, down]: readonly [across: number, down: number]): Viewport {
-  const [start, end] = shifted([view.start, view.end], across, extent.seconds);
-  const [first, last] = shifted([view.first, view.last], down, extent.ranks);
+export function pan(
+  view: Viewport,
+  extent: Extent,
+  [xShare, yShare]: readonly [across: number, down: number],
+): Viewport {
+  const [start, end] = shiftRange([view.start, view.end], xShare, extent.seconds);
+  const [first, last] = shiftRange([view.first, view.last], yShare, extent.ranks);
   return { start, end, first, last };
 }
 
-function shifted([from, to]: readonly [number, number], share: number, most: number): readonly [number, number] {
+function shiftRange([from, to]: readonly [number, number], share: number, maximum: number): readonly [number, number] {
   const length = to - from;
-  const start = Math.min(Math.max(0, from + share * length), Math.max(0, most - length));
+  const start = Math.min(Math.max(0, from + share * length), Math.max(0, maximum - length));
   return [start, start + length];
 }
 
@@ -42,18 +46,22 @@ export function zoom(
     at,
   }: { readonly time?: number; readonly ranks?: number; readonly at: readonly [number, number] },
 ): Viewport {
-  const [start, end] = scaled([view.start, view.end], time, { at: at[0], least: MIN_SECONDS, most: extent.seconds });
-  const [first, last] = scaled([view.first, view.last], ranks, { at: at[1], least: 1, most: extent.ranks });
+  const [start, end] = scaleRange([view.start, view.end], time, {
+    at: at[0],
+    minLength: MIN_VIEW_SECONDS,
+    maximum: extent.seconds,
+  });
+  const [first, last] = scaleRange([view.first, view.last], ranks, { at: at[1], minLength: 1, maximum: extent.ranks });
   return { start, end, first, last };
 }
 
-function scaled(
+function scaleRange(
   [from, to]: readonly [number, number],
   factor: number,
-  { at, least, most }: { readonly at: number; readonly least: number; readonly most: number },
+  { at, minLength, maximum }: { readonly at: number; readonly minLength: number; readonly maximum: number },
 ): readonly [number, number] {
-  const length = Math.min(most, Math.max(Math.min(least, most), (to - from) * factor));
-  const start = Math.min(Math.max(0, from + at * (to - from - length)), most - length);
+  const length = Math.min(maximum, Math.max(Math.min(minLength, maximum), (to - from) * factor));
+  const start = Math.min(Math.max(0, from + at * (to - from - length)), maximum - length);
   return [start, start + length];
 }
 
@@ -65,11 +73,11 @@ export function reveal(
 ): Viewport {
   const length = view.end - view.start;
   const isTimeShown = start >= view.start && start <= view.end - Math.min(end - start, length);
-  const across = isTimeShown ? 0 : ((start + end) / 2 - (view.start + view.end) / 2) / length;
+  const xShift = isTimeShown ? 0 : ((start + end) / 2 - (view.start + view.end) / 2) / length;
   const height = view.last - view.first;
   const down =
     rank < view.first ? (rank - view.first) / height : rank + 1 > view.last ? (rank + 1 - view.last) / height : 0;
-  return pan(view, extent, [across, down]);
+  return pan(view, extent, [xShift, down]);
 }
 
 /** A row of the picture: one rank of one run, or several ranks of one run where there are more than rows. */
@@ -82,24 +90,24 @@ export interface Row {
   readonly height: number;
 }
 
-/** Rows of at least `least` pixels that fill a height, those of the runs of a rank one below the other. */
+/** Rows of at least `minLength` pixels that fill a height, those of the runs of a rank one below the other. */
 export function layoutRows(
   view: Viewport,
   runs: number,
-  { height, least }: { height: number; least: number },
+  { height, minHeight }: { height: number; minHeight: number },
 ): readonly Row[] {
-  const perRank = height / (view.last - view.first);
-  const together = Math.max(1, Math.ceil((least * runs) / perRank));
+  const rowsPerRank = height / (view.last - view.first);
+  const ranksPerRow = Math.max(1, Math.ceil((minHeight * runs) / rowsPerRank));
   const rows: Row[] = [];
-  const first = Math.floor(view.first / together) * together;
-  for (let from = first; from < view.last; from += together) {
-    const top = (from - view.first) * perRank;
-    const bottom = (from + together - view.first) * perRank;
+  const first = Math.floor(view.first / ranksPerRow) * ranksPerRow;
+  for (let from = first; from < view.last; from += ranksPerRow) {
+    const top = (from - view.first) * rowsPerRank;
+    const bottom = (from + ranksPerRow - view.first) * rowsPerRank;
     for (let run = 0; run < runs; run++) {
       const [y0, y1] = [run, run + 1].map((i) => Math.round(top + ((bottom - top) * i) / runs)) as [number, number];
       const [clippedTop, clippedBottom] = [Math.max(0, y0), Math.min(height, y1)];
       if (clippedBottom <= clippedTop) continue;
-      rows.push({ run, from, to: from + together, top: clippedTop, height: clippedBottom - clippedTop });
+      rows.push({ run, from, to: from + ranksPerRow, top: clippedTop, height: clippedBottom - clippedTop });
     }
   }
   return rows;

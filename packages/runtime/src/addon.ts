@@ -18,10 +18,10 @@ export interface AddonFile {
 }
 
 /** The platforms that packages have addons for, as `<process.platform>-<process.arch>`; with glibc, not musl. */
-const PREBUILT: readonly string[] = ["linux-x64", "linux-arm64"];
+const PREBUILT_PLATFORMS: readonly string[] = ["linux-x64", "linux-arm64"];
 
 /** The oldest glibc that these addons load with. */
-const OLDEST_GLIBC = "2.28";
+const MIN_GLIBC_VERSION = "2.28";
 
 /** `linux-x64`, as directories of prebuilt addons are called. */
 export function platformName(): string {
@@ -35,8 +35,10 @@ export function platformName(): string {
 export function findAddon(name: string, moduleUrl: string): string {
   const file = `${platformName()}/${name}.node`;
   if (process.env.MOSAIC_PREBUILDS) return resolve(process.env.MOSAIC_PREBUILDS, file);
-  const places = ["../prebuilds/", "prebuilds/"].map((place) => fileURLToPath(new URL(`${place}${file}`, moduleUrl)));
-  return places.find((place) => existsSync(place)) ?? places[0]!;
+  const candidates = ["../prebuilds/", "prebuilds/"].map((prefix) =>
+    fileURLToPath(new URL(`${prefix}${file}`, moduleUrl)),
+  );
+  return candidates.find((prefix) => existsSync(prefix)) ?? candidates[0]!;
 }
 
 /** Loads an addon; every failure becomes an AddonLoadError that reports what to do. */
@@ -58,11 +60,11 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
 /** This host, if no addon is published for it; else undefined. */
 function describeHost(): string | undefined {
   const platform = platformName();
-  if (!PREBUILT.includes(platform)) return platform;
+  if (!PREBUILT_PLATFORMS.includes(platform)) return platform;
   const { header } = process.report.getReport() as { readonly header: { readonly glibcVersionRuntime?: string } };
   const glibc = header.glibcVersionRuntime;
   if (glibc === undefined) return `${platform} with musl`;
-  return isOlder(glibc, OLDEST_GLIBC) ? `${platform} with glibc ${glibc}` : undefined;
+  return isOlder(glibc, MIN_GLIBC_VERSION) ? `${platform} with glibc ${glibc}` : undefined;
 }
 
 function isOlder(version: string, other: string): boolean {
@@ -75,7 +77,7 @@ function isOlder(version: string, other: string): boolean {
 function unsupportedHostError({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
   const details = {
     where: `${packageName}: ${description}`,
-    expected: `${PREBUILT.join(" or ")} with glibc ${OLDEST_GLIBC} or newer`,
+    expected: `${PREBUILT_PLATFORMS.join(" or ")} with glibc ${MIN_GLIBC_VERSION} or newer`,
     received: host,
     remedy:
       "use a host, container or virtual machine with a supported platform; " +
@@ -87,9 +89,9 @@ function unsupportedHostError({ packageName, description }: AddonFile, host: str
 function explainLoadFailure({ packageName, description, path, requirements }: AddonFile, cause: unknown): string {
   const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
   const platform = platformName();
-  const missing = !existsSync(path);
+  const isMissing = !existsSync(path);
   const directory = packageName.replace("@mosaic", "packages");
-  const causes = missing
+  const likelyCauses = isMissing
     ? [
         `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
         `a bundler moved the JavaScript away from the package: copy the package's prebuilds directory next to the bundle, or set MOSAIC_PREBUILDS to its path`,
@@ -102,9 +104,9 @@ function explainLoadFailure({ packageName, description, path, requirements }: Ad
       ];
   return [
     `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platform})`,
-    `  file: ${path}${missing ? " (does not exist)" : ""}`,
+    `  file: ${path}${isMissing ? " (does not exist)" : ""}`,
     `  reason: ${reason}`,
     "Likely causes:",
-    ...causes.map((each) => `  - ${each}`),
+    ...likelyCauses.map((likelyCause) => `  - ${likelyCause}`),
   ].join("\n");
 }

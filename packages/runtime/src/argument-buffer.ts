@@ -24,7 +24,7 @@ const maxRank = 12;
 export class ArgumentBuffer {
   values: Float64Array = new Float64Array(1024);
   readonly #native: NativeAddon;
-  #next = 0;
+  #nextIndex = 0;
   #owner: object | undefined;
   #where = "";
 
@@ -37,12 +37,12 @@ export class ArgumentBuffer {
     this.#owner = owner;
     this.#where = where;
     this.values[0] = address;
-    this.#next = 1;
+    this.#nextIndex = 1;
     return this;
   }
 
   number(value: number): this {
-    this.values[this.#next++] = value;
+    this.values[this.#nextIndex++] = value;
     return this;
   }
 
@@ -55,50 +55,50 @@ export class ArgumentBuffer {
     if (rank > maxRank) this.#rejectRank(rank);
     this.#ensureCapacity(3 + 2 * rank);
     const { values } = this;
-    let next = this.#next;
-    values[next++] = address + x.offset * dtypeBytes[x.dtype];
-    values[next++] = dtypeCodes[x.dtype];
-    values[next++] = rank;
-    for (let axis = 0; axis < rank; axis++) values[next++] = shape[axis]!;
-    for (let axis = 0; axis < rank; axis++) values[next++] = strides[axis]!;
-    this.#next = next;
+    let nextIndex = this.#nextIndex;
+    values[nextIndex++] = address + x.offset * dtypeBytes[x.dtype];
+    values[nextIndex++] = dtypeCodes[x.dtype];
+    values[nextIndex++] = rank;
+    for (let axis = 0; axis < rank; axis++) values[nextIndex++] = shape[axis]!;
+    for (let axis = 0; axis < rank; axis++) values[nextIndex++] = strides[axis]!;
+    this.#nextIndex = nextIndex;
     return this;
   }
 
   spans(spans: readonly Span[]): this {
     this.#ensureCapacity(1 + 3 * spans.length);
     const { values } = this;
-    let next = this.#next;
-    values[next++] = spans.length;
+    let nextIndex = this.#nextIndex;
+    values[nextIndex++] = spans.length;
     for (const { start, length, step } of spans) {
-      values[next++] = start;
-      values[next++] = length;
-      values[next++] = step;
+      values[nextIndex++] = start;
+      values[nextIndex++] = length;
+      values[nextIndex++] = step;
     }
-    this.#next = next;
+    this.#nextIndex = nextIndex;
     return this;
   }
 
   slices(slices: readonly Slice[]): this {
     this.#ensureCapacity(1 + 5 * slices.length);
     const { values } = this;
-    let next = this.#next;
-    values[next++] = slices.length;
+    let nextIndex = this.#nextIndex;
+    values[nextIndex++] = slices.length;
     for (const { q0, q1, k0, k1, type } of slices) {
-      values[next++] = q0;
-      values[next++] = q1;
-      values[next++] = k0;
-      values[next++] = k1;
-      values[next++] = sliceTypeCodes[type];
+      values[nextIndex++] = q0;
+      values[nextIndex++] = q1;
+      values[nextIndex++] = k0;
+      values[nextIndex++] = k1;
+      values[nextIndex++] = sliceTypeCodes[type];
     }
-    this.#next = next;
+    this.#nextIndex = nextIndex;
     return this;
   }
 
   /** A list of slices for each sample. */
-  slicesBySample(lists: readonly (readonly Slice[])[]): this {
-    this.number(lists.length);
-    for (const slices of lists) this.slices(slices);
+  slicesBySample(sliceLists: readonly (readonly Slice[])[]): this {
+    this.number(sliceLists.length);
+    for (const slices of sliceLists) this.slices(slices);
     return this;
   }
 
@@ -113,12 +113,12 @@ export class ArgumentBuffer {
 
   /** Grows the array if `count` more doubles, and a few for scalars, do not fit. */
   #ensureCapacity(count: number): void {
-    const needed = this.#next + count + 16;
-    if (needed <= this.values.length) return;
-    const grown = new Float64Array(2 * needed);
-    grown.set(this.values);
-    this.values = grown;
-    this.#native.bind(grown);
+    const requiredLength = this.#nextIndex + count + 16;
+    if (requiredLength <= this.values.length) return;
+    const grownValues = new Float64Array(2 * requiredLength);
+    grownValues.set(this.values);
+    this.values = grownValues;
+    this.#native.bind(grownValues);
   }
 
   #rejectForeign(x: Tensor): never {

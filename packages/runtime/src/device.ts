@@ -60,9 +60,9 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
         received: String(values.length),
       });
     }
-    const floats = values instanceof Float32Array ? values : Float32Array.from(values, toNumber);
+    const float32Values = values instanceof Float32Array ? values : Float32Array.from(values, toNumber);
     this.handle.begin("write").view(out);
-    this.handle.launch(() => this.handle.native.write(floats));
+    this.handle.launch(() => this.handle.native.write(float32Values));
     out.storage.recordMutation("write");
   }
 

@@ -29,16 +29,16 @@ export class FreeLists {
   /** A block of the size that the addon would give for so many bytes; undefined if there is none. */
   takeBlock(byteLength: number): MemoryBlock | undefined {
     if (!Number.isInteger(byteLength) || byteLength < 0 || byteLength > maxBlockBytes) return undefined;
-    const block = this.#lists[this.#index(byteLength)]?.pop();
+    const block = this.#lists[this.#listIndex(byteLength)]?.pop();
     if (block !== undefined) this.#bytes -= block.byteLength;
     return block;
   }
 
   /** Whether the lists have taken the block. */
-  put(block: MemoryBlock): boolean {
+  putBlock(block: MemoryBlock): boolean {
     const { byteLength } = block;
     if (byteLength > maxBlockBytes || this.#bytes + byteLength > maxBytes) return false;
-    this.#lists[this.#index(byteLength)]!.push(block);
+    this.#lists[this.#listIndex(byteLength)]!.push(block);
     this.#bytes += byteLength;
     return true;
   }
@@ -52,7 +52,7 @@ export class FreeLists {
   }
 
   /** Nothing takes a block, too. */
-  #index(byteLength: number): number {
+  #listIndex(byteLength: number): number {
     return Math.ceil(byteLength / this.#granularity) || 1;
   }
 }

@@ -30,10 +30,10 @@ export interface HandleOptions {
 }
 
 /** What a block is freed by when its storage was collected. It must not refer to the block. */
-type Leak = Pick<MemoryBlock, "id" | "byteLength">;
+type LeakedBlock = Pick<MemoryBlock, "id" | "byteLength">;
 
 /** Changes in native memory of this size are reported to V8, whose garbage collector accounts for them. */
-const accountBytes = 4 * 2 ** 20;
+const reportThresholdBytes = 4 * 2 ** 20;
 
 /** A native device, as the parts of its JavaScript use it. */
 export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements BlockOwner {
@@ -49,11 +49,11 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   readonly #remedy: string;
   readonly #freeLists: FreeLists | undefined;
   /** Blocks, not tensors: a block is registered once, and then serves thousands of them. */
-  readonly #leakRegistry = new FinalizationRegistry<Leak>((leak) => this.#freeLeak(leak));
+  readonly #leakRegistry = new FinalizationRegistry<LeakedBlock>((leak) => this.#freeLeak(leak));
   /** Bytes of blocks that storages hold, now and at most. */
-  #allocated = 0;
-  #peak = 0;
-  #closed = false;
+  #allocatedBytes = 0;
+  #peakBytes = 0;
+  #isClosed = false;
   #unreportedBytes = 0;
 
   constructor(runtime: NativeRuntime<Native>, { name, options, remedy, granularity }: HandleOptions) {
@@ -77,14 +77,14 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
 
   /** The argument buffer, ready for the arguments of a call. */
   begin(where: string): ArgumentBuffer {
-    if (this.#closed) this.#rejectClosed(where);
+    if (this.#isClosed) this.#rejectClosed(where);
     return this.#runtime.argumentBuffer.begin(this, this.address, where);
   }
 
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void {
     translateErrors(call);
-    if (this.results[0] !== 0) throw this.#failure();
+    if (this.results[0] !== 0) throw this.#createFailure();
   }
 
   /** Makes a call that a completion answers. */
@@ -95,7 +95,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     });
   }
 
-  #failure(): Error {
+  #createFailure(): Error {
     this.results[0] = this.address;
     const [code, message] = this.native.failure() ?? [1, "the device failed"];
     return errorFromFailure(code, message);
@@ -105,8 +105,8 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   allocate(shape: Shape, dtype: DType): NativeStorage {
     const byteLength = numel(shape) * dtypeBytes[dtype];
     const block = this.#freeLists?.takeBlock(byteLength) ?? this.#allocateBlock(byteLength, shape, dtype);
-    this.#allocated += block.byteLength;
-    if (this.#allocated > this.#peak) this.#peak = this.#allocated;
+    this.#allocatedBytes += block.byteLength;
+    if (this.#allocatedBytes > this.#peakBytes) this.#peakBytes = this.#allocatedBytes;
     return new NativeStorage(this, block, byteLength);
   }
 
@@ -114,10 +114,10 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     const where = `empty ${formatShape(shape)} ${dtype}`;
     this.begin(where);
     // Beyond, numbers mean nothing in native code: an element more would lie outside of what it gives.
-    if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#outOfMemory(byteLength, where);
+    if (!Number.isSafeInteger(byteLength) || byteLength < 0) throw this.#createOutOfMemoryError(byteLength, where);
     let block = this.#allocateNative(byteLength, where);
     if (block === undefined && this.#emptyFreeLists() > 0) block = this.#allocateNative(byteLength, where);
-    if (block === undefined) throw this.#outOfMemory(byteLength, where);
+    if (block === undefined) throw this.#createOutOfMemoryError(byteLength, where);
     this.#leakRegistry.register(block, { id: block.id, byteLength: block.byteLength }, block);
     this.#reportBytes(block.byteLength);
     return block;
@@ -133,9 +133,9 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
 
   /** Takes a block back from its storage. */
   reclaim(block: MemoryBlock): void {
-    if (this.#closed) return; // all memory went with the device
-    this.#allocated -= block.byteLength;
-    if (this.#freeLists?.put(block) !== true) this.#freeBlock(block);
+    if (this.#isClosed) return; // all memory went with the device
+    this.#allocatedBytes -= block.byteLength;
+    if (this.#freeLists?.putBlock(block) !== true) this.#freeBlock(block);
   }
 
   #freeBlock(block: MemoryBlock): void {
@@ -143,13 +143,13 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.#freeNative(block);
   }
 
-  #freeLeak(leak: Leak): void {
-    if (this.#closed) return;
-    this.#allocated -= leak.byteLength;
+  #freeLeak(leak: LeakedBlock): void {
+    if (this.#isClosed) return;
+    this.#allocatedBytes -= leak.byteLength;
     this.#freeNative(leak);
   }
 
-  #freeNative({ id, byteLength }: Leak): void {
+  #freeNative({ id, byteLength }: LeakedBlock): void {
     this.begin("free").number(id).number(byteLength);
     this.native.free();
     this.#reportBytes(-byteLength);
@@ -172,7 +172,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
 
   #reportBytes(bytes: number): void {
     this.#unreportedBytes += bytes;
-    if (Math.abs(this.#unreportedBytes) < accountBytes) return;
+    if (Math.abs(this.#unreportedBytes) < reportThresholdBytes) return;
     this.#unreportedBytes = 0;
     this.native.account(this.#external);
   }
@@ -185,32 +185,32 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.native.memory();
     const [allocated, reserved, peak, limit, scratch] = this.results;
     if (this.#freeLists === undefined) return [allocated!, reserved!, peak!, limit!, scratch!];
-    return [this.#allocated, reserved!, this.#peak, limit!, scratch!];
+    return [this.#allocatedBytes, reserved!, this.#peakBytes, limit!, scratch!];
   }
 
   /** Counts the most that is allocated at once anew. */
   resetPeak(): void {
     this.begin("resetPeakMemory");
     this.native.resetPeak();
-    this.#peak = this.#allocated;
+    this.#peakBytes = this.#allocatedBytes;
   }
 
   /** What was submitted still runs, then all memory goes. */
   close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     for (const block of this.#freeLists?.clear() ?? []) this.#leakRegistry.unregister(block);
     this.native.close(this.#external);
   }
 
-  #outOfMemory(byteLength: number, where: string): OutOfMemoryError {
+  #createOutOfMemoryError(byteLength: number, where: string): OutOfMemoryError {
     const [allocated, reserved, , limit, scratch] = this.memory();
-    const held = scratch > 0 ? `, ${mebibytes(scratch)} held by kernels` : "";
-    const bound = limit > 0 ? `, the limit is ${mebibytes(limit)}` : "";
+    const scratchText = scratch > 0 ? `, ${formatMebibytes(scratch)} held by kernels` : "";
+    const limitText = limit > 0 ? `, the limit is ${formatMebibytes(limit)}` : "";
     return new OutOfMemoryError({
       where: `${this.name}: ${where}`,
-      expected: `${mebibytes(byteLength)} of free memory`,
-      received: `${mebibytes(allocated)} in use and ${mebibytes(reserved)} reserved${held}${bound}`,
+      expected: `${formatMebibytes(byteLength)} of free memory`,
+      received: `${formatMebibytes(allocated)} in use and ${formatMebibytes(reserved)} reserved${scratchText}${limitText}`,
       remedy: this.#remedy,
     });
   }
@@ -225,6 +225,6 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   }
 }
 
-function mebibytes(bytes: number): string {
+function formatMebibytes(bytes: number): string {
   return `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 3 : 1)} MiB`;
 }

@@ -73,14 +73,18 @@ function fieldSource(field: Field, value: string, where: string): string {
   const isAbsent = `${value} === null || ${value} === undefined`;
   if ("struct" in field) {
     const fields: readonly Field[] = kernelStructures[field.struct];
-    const all = fields.map((each) => fieldSource(each, memberSource(each, value), `${where}.${each.name}`)).join("\n");
-    return field.optional ? `if (${isAbsent}) args.number(0); else { args.number(1);\n${all}\n}` : all;
+    const memberSources = fields
+      .map((structField) => fieldSource(structField, memberSource(structField, value), `${where}.${structField.name}`))
+      .join("\n");
+    return field.optional
+      ? `if (${isAbsent}) args.number(0); else { args.number(1);\n${memberSources}\n}`
+      : memberSources;
   }
   if ("tensor" in field) {
     const [at, dtype] = [JSON.stringify(where), JSON.stringify(field.dtype)];
-    const check = field.dtype ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${at});` : "";
-    if (!field.optional) return `${check} args.view(${value});`;
-    return `if (${isAbsent}) args.number(0); else { ${check} args.number(1).view(${value}); }`;
+    const dtypeCheck = field.dtype ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${at});` : "";
+    if (!field.optional) return `${dtypeCheck} args.view(${value});`;
+    return `if (${isAbsent}) args.number(0); else { ${dtypeCheck} args.number(1).view(${value}); }`;
   }
   if ("enum" in field) {
     const [name, at] = [JSON.stringify(field.enum), JSON.stringify(where)];

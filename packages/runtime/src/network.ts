@@ -16,30 +16,32 @@ import { expectValue, OptionError } from "@mosaic/core";
  */
 export function interfacesIn(network: string, where: string): readonly string[] {
   expectValue(where, typeof network === "string", "a network as a string", network);
-  const found = network.split(",").flatMap((part) => parseInterfaces(part.trim(), where));
-  return [...new Set(found)];
+  const interfaceNames = network.split(",").flatMap((item) => parseInterfaces(item.trim(), where));
+  return [...new Set(interfaceNames)];
 }
 
-function parseInterfaces(part: string, where: string): readonly string[] {
+function parseInterfaces(item: string, where: string): readonly string[] {
   const interfaces = Object.entries(networkInterfaces());
-  const isSubnet = part.includes("/");
-  const subnet = isSubnet ? parseSubnet(part) : undefined;
-  if (part === "" || (isSubnet && !subnet)) {
+  const isSubnet = item.includes("/");
+  const subnet = isSubnet ? parseSubnet(item) : undefined;
+  if (item === "" || (isSubnet && !subnet)) {
     throw new OptionError({
       where,
       expected: 'an interface such as "eth1", or a subnet such as "10.1.0.0/16"',
-      received: JSON.stringify(part),
+      received: JSON.stringify(item),
     });
   }
-  const found = interfaces.filter(([name, infos = []]) =>
-    subnet ? infos.some((info) => isInSubnet(subnet, info)) : name === part,
+  const matches = interfaces.filter(([name, infos = []]) =>
+    subnet ? infos.some((info) => isInSubnet(subnet, info)) : name === item,
   );
-  if (found.length > 0) return found.map(([name]) => name);
-  const all = interfaces.map(([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`);
+  if (matches.length > 0) return matches.map(([name]) => name);
+  const interfaceList = interfaces.map(
+    ([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`,
+  );
   throw new OptionError({
     where,
-    expected: isSubnet ? `an interface of this host in the subnet ${part}` : `an interface of this host named ${part}`,
-    received: `interfaces ${all.join(", ")}`,
+    expected: isSubnet ? `an interface of this host in the subnet ${item}` : `an interface of this host named ${item}`,
+    received: `interfaces ${interfaceList.join(", ")}`,
   });
 }
 

@@ -12,14 +12,14 @@ interface PendingCompletion {
 /** Promises for work that native code completes later, by number: the JavaScript side of completion_queue.h. */
 export class Completions {
   readonly #pending = new Map<number, PendingCompletion>();
-  #last = 0;
+  #lastId = 0;
 
   /** A promise, settled by the completion whose number `submit` is given; `held` stays alive until then. */
   expect(retained: unknown, submit: (completion: number) => void): Promise<void> {
     return new Promise((resolve, reject) => {
-      const completion = ++this.#last;
+      const completion = ++this.#lastId;
       submit(completion);
-      this.#pending.set(completion, { resolve, reject, retained: retained });
+      this.#pending.set(completion, { resolve, reject, retained });
     });
   }
 

@@ -19,7 +19,7 @@ export interface BlockOwner {
 }
 
 /** The owner of what has no memory: no device's, so that a kernel rejects it without a check of its own. */
-const releasedOwner: BlockOwner = { reclaim() {} };
+const noOwner: BlockOwner = { reclaim() {} };
 
 /** For the use of a tensor whose storage has released its memory. */
 export function releasedMemoryError(where: string, shape?: Shape): DisposedError {
@@ -53,14 +53,14 @@ export class NativeStorage extends Storage {
   }
 
   override get isReleased(): boolean {
-    return this.owner === releasedOwner;
+    return this.owner === noOwner;
   }
 
   override releaseMemory(): void {
     const [owner, block] = [this.owner, this.#block];
     if (block === undefined) return;
     this.#block = undefined;
-    this.owner = releasedOwner;
+    this.owner = noOwner;
     this.address = 0;
     owner.reclaim(block);
   }
@@ -71,7 +71,7 @@ export class NativeStorage extends Storage {
       this.owner = from.owner;
       this.address = from.address;
       from.#block = undefined;
-      from.owner = releasedOwner;
+      from.owner = noOwner;
       from.address = 0;
       return;
     }

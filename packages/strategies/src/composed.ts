@@ -58,13 +58,13 @@ export function composed(options: ComposedOptions): Strategy {
   const { head, seq } = composedAxes.parse(axes);
   const { head: headRanks, seq: seqRanks } = meshShape;
   checkShape(meshShape, headParallel);
-  const along = { axis: seq, strategy: seqParallel };
+  const sequenceLevel = { axis: seq, strategy: seqParallel };
   const mesh: Coordinate = headParallel ? { [seq]: seqRanks, [head]: headRanks } : { [seq]: seqRanks };
-  const nested: AttentionBackend = nestBackends(
+  const nestedBackend: AttentionBackend = nestBackends(
     "composed: seqParallel",
-    headParallel ? [{ axis: head, strategy: "ulysses" }, along] : [along],
+    headParallel ? [{ axis: head, strategy: "ulysses" }, sequenceLevel] : [sequenceLevel],
   );
-  return createStrategy(nested, {
+  return createStrategy(nestedBackend, {
     name: "composed",
     meshFor(ranks) {
       if (ranks === headRanks * seqRanks) return mesh;

@@ -46,11 +46,11 @@ export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
 export function hierarchical(options: HierarchicalOptions): Strategy {
   const { intraNodeSize, interNodeStrategy, intraNodeStrategy, axes } = hierarchicalOptions.parse(options);
   const { node, gpu } = hierarchicalAxes.parse(axes);
-  const nested = nestBackends("hierarchical", [
+  const nestedBackend = nestBackends("hierarchical", [
     { axis: node, strategy: interNodeStrategy },
     { axis: gpu, strategy: intraNodeStrategy },
   ]);
-  return createStrategy(nested, {
+  return createStrategy(nestedBackend, {
     name: "hierarchical",
     meshFor(ranks) {
       if (ranks > 0 && ranks % intraNodeSize === 0) return { [node]: ranks / intraNodeSize, [gpu]: intraNodeSize };

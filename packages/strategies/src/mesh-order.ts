@@ -18,15 +18,15 @@ interface OrderedStrategy {
   readonly innerAxis: string;
 }
 
-const checkedCalls = new WeakSet<Context>();
+const checkedContexts = new WeakSet<Context>();
 
 /**
  * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
  * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
  */
 export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, strategy: OrderedStrategy): void {
-  if (checkedCalls.has(ctx)) return;
-  checkedCalls.add(ctx);
+  if (checkedContexts.has(ctx)) return;
+  checkedContexts.add(ctx);
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = recordedCall(ctx, call, kv, strategy.nested);
@@ -36,11 +36,11 @@ export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, 
 /** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
 function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
   const axes = Object.keys(shape);
-  const inner = axes.slice(axes.indexOf(axis) + 1);
+  const innerAxes = axes.slice(axes.indexOf(axis) + 1);
   const length = shape[axis]!;
-  const stride = inner.reduce((product, each) => product * shape[each]!, 1);
-  const isFirst = (place: number): boolean => Math.floor(place / stride) % length === 0;
-  return hosts.some((host, place) => !isFirst(place) && host !== hosts[place - stride]);
+  const stride = innerAxes.reduce((product, each) => product * shape[each]!, 1);
+  const isFirstAlongAxis = (position: number): boolean => Math.floor(position / stride) % length === 0;
+  return hosts.some((host, position) => !isFirstAlongAxis(position) && host !== hosts[position - stride]);
 }
 
 /** The call as the planner records it. Tensors are not kept. */
@@ -77,16 +77,16 @@ async function warnAboutTraffic(
   try {
     const { countHostTraffic, formatBytes } = await import("@mosaic/planner");
     const orders = permutations(Object.keys(options.mesh));
-    const arrangements = orders.map((axes) => arrangeMesh(hosts, options.mesh, axes));
-    const [own, ...others] = countHostTraffic(options, [hosts, ...arrangements]);
-    const totals = others.map(({ forward, backward }) => forward + backward);
-    const best = totals.indexOf(Math.min(...totals));
-    if (totals[best]! >= own!.forward + own!.backward) return;
-    const mesh = formatMesh(Object.fromEntries(orders[best]!.map((axis) => [axis, options.mesh[axis]!])));
-    const { forward, backward } = others[best]!;
+    const arrangements = orders.map((axes) => arrangeHosts(hosts, options.mesh, axes));
+    const [meshTraffic, ...alternativeTraffic] = countHostTraffic(options, [hosts, ...arrangements]);
+    const totals = alternativeTraffic.map(({ forward, backward }) => forward + backward);
+    const bestIndex = totals.indexOf(Math.min(...totals));
+    if (totals[bestIndex]! >= meshTraffic!.forward + meshTraffic!.backward) return;
+    const mesh = formatMesh(Object.fromEntries(orders[bestIndex]!.map((axis) => [axis, options.mesh[axis]!])));
+    const { forward, backward } = alternativeTraffic[bestIndex]!;
     emitWarning(
-      `${where}: in this attention call, the host of rank 0 sends ${formatBytes(own!.forward)} to other hosts in the forward and ` +
-        `${formatBytes(own!.backward)} in the backward; with the mesh ${mesh} it sends ${formatBytes(forward)} and ${formatBytes(backward)}; ` +
+      `${where}: in this attention call, the host of rank 0 sends ${formatBytes(meshTraffic!.forward)} to other hosts in the forward and ` +
+        `${formatBytes(meshTraffic!.backward)} in the backward; with the mesh ${mesh} it sends ${formatBytes(forward)} and ${formatBytes(backward)}; ` +
         `pass init({ mesh: ${mesh} })`,
     );
   } catch (error) {
@@ -99,11 +99,11 @@ function emitWarning(message: string): void {
 }
 
 /** The host of each place of `mesh` if its axes were named in this order: places are taken host by host. */
-function arrangeMesh(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
-  const byHost = hosts.toSorted((a, b) => a - b);
-  return hosts.map((_, place) => {
-    const at = coordinateOf(place, mesh);
-    return byHost[axes.reduce((index, axis) => index * mesh[axis]! + at[axis]!, 0)]!;
+function arrangeHosts(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
+  const sortedHosts = hosts.toSorted((a, b) => a - b);
+  return hosts.map((_, position) => {
+    const at = coordinateOf(position, mesh);
+    return sortedHosts[axes.reduce((index, axis) => index * mesh[axis]! + at[axis]!, 0)]!;
   });
 }
 

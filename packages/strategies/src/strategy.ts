@@ -43,10 +43,10 @@ const backendFactories = {
 export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
   const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
-  const make = (strategy: LevelStrategy): BackendFactory =>
+  const resolveFactory = (strategy: LevelStrategy): BackendFactory =>
     typeof strategy === "function" ? strategy : backendFactories[strategy];
   return order.reduceRight((inner, { axis, strategy }) => {
-    const backend = make(strategy)(axis, inner);
+    const backend = resolveFactory(strategy)(axis, inner);
     checkArgument(where, backend, option.backend());
     return backend;
   }, local());
@@ -80,26 +80,26 @@ interface MeshRules {
 }
 
 /** The nested backends themselves, after a look at the mesh. */
-export function createStrategy(nested: AttentionBackend, requirements: MeshRules): Strategy {
-  const { axes } = nested;
+export function createStrategy(nestedBackend: AttentionBackend, requirements: MeshRules): Strategy {
+  const { axes } = nestedBackend;
   return {
     name: requirements.name,
-    description: `${requirements.name}: ${describeBackend(nested)}`,
+    description: `${requirements.name}: ${describeBackend(nestedBackend)}`,
     axes,
     meshFor: requirements.meshFor,
     check(ctx) {
       checkMesh(ctx, axes, requirements);
-      nested.check?.(ctx);
+      nestedBackend.check?.(ctx);
     },
     attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, requirements);
       const innerAxis = Object.keys(resolveMesh(ctx, axes, requirements)).at(-1)!;
-      warnAcrossHosts(ctx, call, kv, { name: requirements.name, nested, innerAxis });
-      nested.attend(ctx, call, state, kv);
+      warnAcrossHosts(ctx, call, kv, { name: requirements.name, nested: nestedBackend, innerAxis });
+      nestedBackend.attend(ctx, call, state, kv);
     },
     attendBackward(ctx, call, grads, kv) {
       checkMesh(ctx, axes, requirements);
-      nested.attendBackward(ctx, call, grads, kv);
+      nestedBackend.attendBackward(ctx, call, grads, kv);
     },
   };
 }
@@ -109,13 +109,13 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRule
   const { shape } = ctx.mesh;
   const mesh = resolveMesh(ctx, axes, requirements);
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
-  const fits = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
-  const fault = fits ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
-  if (fault === undefined) return;
+  const matchesMesh = Object.entries(mesh).every(([axis, length]) => shape[axis] === length);
+  const problem = matchesMesh ? requirements.meshError?.(ctx) : `the mesh ${formatMesh(shape)}`;
+  if (problem === undefined) return;
   throw new OptionError({
     where: `${requirements.name}, rank ${ctx.rank}`,
     expected: `a mesh with ${formatMesh(mesh)}`,
-    received: fault,
+    received: problem,
     remedy: `call init({ mesh: ${formatMesh(ranks === ctx.size ? mesh : { dp: ctx.size / ranks, ...mesh })} })`,
   });
 }
@@ -123,6 +123,6 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRule
 /** The mesh that the strategy needs, of as many ranks as this one has along its axes. */
 function resolveMesh({ mesh, size }: Context, axes: readonly string[], { meshFor }: MeshRules): Coordinate {
   const lengths = axes.map((axis) => mesh.shape[axis]);
-  const known = lengths.every((length) => length !== undefined);
-  return meshFor(known ? lengths.reduce((product, length) => product * length, 1) : size);
+  const areAllKnown = lengths.every((length) => length !== undefined);
+  return meshFor(areAllKnown ? lengths.reduce((product, length) => product * length, 1) : size);
 }

@@ -5,7 +5,7 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { packagesOf } from "../../workspace.mjs";
+import { listPackages } from "../../workspace.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url)).replace(/\/$/, "");
 const cxx = process.env.CXX ?? "c++";
@@ -17,8 +17,8 @@ if (spawnSync(cxx, ["--version"]).status !== 0) {
   process.exit(1);
 }
 const names = process.argv.slice(2);
-const native = packagesOf(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
-for (const { directory, dir } of native.filter((one) => names.length === 0 || names.includes(one.directory))) {
+const native = listPackages(root).filter(({ dir }) => existsSync(join(dir, "native-recipe.json")));
+for (const { directory, dir } of native.filter((addon) => names.length === 0 || names.includes(addon.directory))) {
   const start = performance.now();
   await build(JSON.parse(readFileSync(join(dir, "native-recipe.json"), "utf8")));
   console.log(`${directory}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
@@ -26,17 +26,17 @@ for (const { directory, dir } of native.filter((one) => names.length === 0 || na
 
 /** Sources side by side; what links waits for all before it. */
 async function build({ images, steps }) {
-  for (const each of images) extract(each);
-  const running = new Set();
+  for (const image of images) extract(image);
+  const runningJobs = new Set();
   for (const { directory, command } of steps) {
     const step = { directory: fill(directory), command: fill(command) };
-    const compiles = command.includes(" -c ");
-    while (running.size >= (compiles ? availableParallelism() : 1)) await Promise.race(running);
-    const work = execute(step).finally(() => running.delete(work));
-    running.add(work);
-    if (!compiles) await work;
+    const isCompileStep = command.includes(" -c ");
+    while (runningJobs.size >= (isCompileStep ? availableParallelism() : 1)) await Promise.race(runningJobs);
+    const job = runCommand(step).finally(() => runningJobs.delete(job));
+    runningJobs.add(job);
+    if (!isCompileStep) await job;
   }
-  await Promise.all(running);
+  await Promise.all(runningJobs);
 }
 
 /** Takes the kernels' machine code out of the addon that came with the bundle, once: a new addon has it elsewhere. */
@@ -51,12 +51,12 @@ function fill(text) {
   return text.replaceAll("@root@", root).replaceAll("@cxx@", cxx);
 }
 
-function execute({ directory, command }) {
+function runCommand({ directory, command }) {
   const [, output] = / -o (\S+)/.exec(command) ?? [];
-  for (const each of [directory, ...(output ? [dirname(resolve(directory, output))] : [])])
-    mkdirSync(each, { recursive: true });
-  return new Promise((done, failed) => {
+  for (const directoryPath of [directory, ...(output ? [dirname(resolve(directory, output))] : [])])
+    mkdirSync(directoryPath, { recursive: true });
+  return new Promise((done, reject) => {
     const child = spawn("sh", ["-c", command], { cwd: directory, stdio: ["ignore", "inherit", "inherit"] });
-    child.on("close", (code) => (code === 0 ? done() : failed(new Error(`failed (${code}): ${command}`))));
+    child.on("close", (code) => (code === 0 ? done() : reject(new Error(`failed (${code}): ${command}`))));
   });
 }

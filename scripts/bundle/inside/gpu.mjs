@@ -5,7 +5,7 @@ import { join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { runStep } from "./gpu/run-step.mjs";
-import { stepsFor } from "./gpu/steps.mjs";
+import { createSteps } from "./gpu/steps.mjs";
 
 const HELP = `Runs all tests and benchmarks that require a GPU, one step at a time, and continues after failures.
 
@@ -20,7 +20,7 @@ const HELP = `Runs all tests and benchmarks that require a GPU, one step at a ti
 Exit code: 0 if all steps that ran succeeded.`;
 
 /** Less is not worth a start. */
-const LEAST_SECONDS = 5;
+const MIN_STEP_SECONDS = 5;
 const TAIL_LINES = 15;
 
 const { values } = parseArgs({
@@ -36,17 +36,19 @@ process.exitCode = await main();
 
 async function main() {
   const out = resolve(values.out);
-  const steps = stepsFor(fileURLToPath(new URL("../../..", import.meta.url)), out);
-  const only = values.only === "" ? steps.map(({ name }) => name) : values.only.split(",");
-  const unknown = only.find((name) => !steps.some((step) => step.name === name));
-  const budget = secondsOf(values.budget);
+  const steps = createSteps(fileURLToPath(new URL("../../..", import.meta.url)), out);
+  const selectedNames = values.only === "" ? steps.map(({ name }) => name) : values.only.split(",");
+  const unknownName = selectedNames.find((name) => !steps.some((step) => step.name === name));
+  const budget = parseSeconds(values.budget);
   if (values.help || values.list) {
     console.log(values.help ? HELP : steps.map(({ name, about }) => `${name.padEnd(12)} ${about}`).join("\n"));
     return 0;
   }
-  if (unknown !== undefined || budget === undefined) {
+  if (unknownName !== undefined || budget === undefined) {
     console.error(
-      unknown === undefined ? "--budget: expected a time, such as 10m or 540s" : `--only: unknown step "${unknown}"`,
+      unknownName === undefined
+        ? "--budget: expected a time, such as 10m or 540s"
+        : `--only: unknown step "${unknownName}"`,
     );
     return 2;
   }
@@ -54,21 +56,21 @@ async function main() {
   writeFileSync(join(out, "log.txt"), "");
   const end = performance.now() + budget * 1000;
   const results = [];
-  for (const step of steps.filter(({ name }) => only.includes(name))) {
-    results.push(await take(step, (end - performance.now()) / 1000, out));
+  for (const step of steps.filter(({ name }) => selectedNames.includes(name))) {
+    results.push(await runOrSkip(step, (end - performance.now()) / 1000, out));
     writeFileSync(join(out, "summary.json"), JSON.stringify({ budget, steps: results }, null, 2));
-    writeFileSync(join(out, "summary.md"), tableOf(results));
+    writeFileSync(join(out, "summary.md"), formatTable(results));
   }
-  console.log(`\n${tableOf(results)}\nresults in ${out}`);
+  console.log(`\n${formatTable(results)}\nresults in ${out}`);
   return results.every(({ outcome, skipped }) => skipped || outcome === "ok") ? 0 : 1;
 }
 
 /** One step, if there is time and it can run at all; the end of what it printed, if it failed. */
-async function take(step, left, out) {
-  const { name, about, seconds = left, within, skip } = step;
+async function runOrSkip(step, secondsLeft, out) {
+  const { name, about, seconds = secondsLeft, within, skip } = step;
   if (skip !== undefined) return { name, about, outcome: skip, skipped: true, seconds: 0 };
-  if (left < LEAST_SECONDS) return { name, about, outcome: "no time left", seconds: 0 };
-  const limit = Math.min(seconds, left);
+  if (secondsLeft < MIN_STEP_SECONDS) return { name, about, outcome: "no time left", seconds: 0 };
+  const limit = Math.min(seconds, secondsLeft);
   console.log(`── ${name}: ${about}, at most ${limit.toFixed(0)} s`);
   const file = join(out, "log.txt");
   const command = [...step.command, ...(within?.(limit) ?? [])];
@@ -84,13 +86,13 @@ async function take(step, left, out) {
   return { name, about, ...result };
 }
 
-function tableOf(results) {
+function formatTable(results) {
   const rows = results.map(({ name, about, outcome, seconds }) => [name, about, outcome, `${seconds.toFixed(1)} s`]);
-  const all = [["step", "is", "outcome", "took"], ["---", "---", "---", "--:"], ...rows];
-  return `${all.map((cells) => `| ${cells.join(" | ")} |`).join("\n")}\n`;
+  const tableRows = [["step", "is", "outcome", "took"], ["---", "---", "---", "--:"], ...rows];
+  return `${tableRows.map((cells) => `| ${cells.join(" | ")} |`).join("\n")}\n`;
 }
 
-function secondsOf(text) {
+function parseSeconds(text) {
   const [, amount, unit] = /^(\d+(?:\.\d+)?)(s|m|h)?$/.exec(text) ?? [];
   return amount === undefined ? undefined : Number(amount) * { s: 1, m: 60, h: 3600 }[unit ?? "s"];
 }

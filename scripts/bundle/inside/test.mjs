@@ -2,31 +2,32 @@
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { packagesOf } from "../../workspace.mjs";
+import { listPackages } from "../../workspace.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const vitest = join(root, "node_modules/vitest/vitest.mjs");
 const LIMIT_MS = 10 * 60_000;
 
-const testable = packagesOf(root).filter(({ manifest }) => manifest.scripts?.test);
+const testedPackages = listPackages(root).filter(({ manifest }) => manifest.scripts?.test);
 const args = process.argv.slice(2);
 const end = args.includes("--") ? args.indexOf("--") : args.length;
-const [names, forVitest] = [args.slice(0, end), args.slice(end + 1)];
-const unknown = names.filter((name) => !testable.some(({ directory }) => directory === name));
-if (unknown.length > 0) {
+const [names, vitestArguments] = [args.slice(0, end), args.slice(end + 1)];
+const unknownNames = names.filter((name) => !testedPackages.some(({ directory }) => directory === name));
+if (unknownNames.length > 0) {
   console.error(
-    `unknown package "${unknown[0]}"; expected one of ${testable.map(({ directory }) => directory).join(", ")}`,
+    `unknown package "${unknownNames[0]}"; expected one of ${testedPackages.map(({ directory }) => directory).join(", ")}`,
   );
   process.exit(2);
 }
 
-const chosen = names.length === 0 ? testable : testable.filter(({ directory }) => names.includes(directory));
-const results = chosen.map(({ directory, dir }) => {
+const selectedPackages =
+  names.length === 0 ? testedPackages : testedPackages.filter(({ directory }) => names.includes(directory));
+const results = selectedPackages.map(({ directory, dir }) => {
   console.log(`\n── ${directory}`);
   const start = performance.now();
   const { status } = spawnSync(
     process.execPath,
-    [vitest, "run", "--config", join(root, "vitest.config.ts"), ...forVitest],
+    [vitest, "run", "--config", join(root, "vitest.config.ts"), ...vitestArguments],
     {
       cwd: dir,
       stdio: "inherit",

@@ -6,12 +6,12 @@ import { cpu, MultiAxisAttention, randn, world } from "@mosaic/attention";
 
 const require = createRequire(import.meta.url);
 const platform = `${process.platform}-${process.arch}`;
-const loaded = [];
+const loadedAddons = [];
 for (const name of ["collectives-nccl", "collectives-ucx", "kernels-cuda"]) {
   const manifest = join(dirname(require.resolve("@mosaic/attention/package.json")), "..", name, "package.json");
   if (!existsSync(manifest)) continue;
   require(join(dirname(manifest), "prebuilds", platform, `mosaic_${name.replaceAll("-", "_")}.node`));
-  loaded.push(name);
+  loadedAddons.push(name);
 }
 const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
 const outputs = contexts.map((ctx) => {
@@ -25,5 +25,5 @@ for (const out of outputs) {
 await Promise.all(contexts.map((ctx) => ctx.close()));
 const { glibcVersionRuntime } = process.report.getReport().header;
 console.log(
-  `glibc ${glibcVersionRuntime}, Node ${process.versions.node}, ${platform}: attention of two ranks; loaded ${loaded.join(", ")}`,
+  `glibc ${glibcVersionRuntime}, Node ${process.versions.node}, ${platform}: attention of two ranks; loaded ${loadedAddons.join(", ")}`,
 );

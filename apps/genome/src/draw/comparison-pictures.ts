@@ -21,9 +21,9 @@ const ZERO_BYTES_X = 92;
 /** How well each method does after how much it has moved. */
 export function drawLossAgainstBytes({ methods }: Comparison): string {
   const points = methods.flatMap(({ curve: entries }) => entries);
-  const moved = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
+  const positiveBytes = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
   const losses = points.map(({ held }) => held!.loss);
-  const range = [Math.min(...moved) / 1.5, Math.max(...moved) * 1.5] as const;
+  const range = [Math.min(...positiveBytes) / 1.5, Math.max(...positiveBytes) * 1.5] as const;
   const heights = [Math.min(...losses) - 0.005, Math.max(...losses) + 0.005] as const;
   const x = logAxis(range, [plotArea.left, plotArea.right]);
   const y = linearAxis(heights, [plotArea.bottom, plotArea.top]);
@@ -70,16 +70,16 @@ function drawMethod(
 ): readonly string[] {
   const at = (bytes: number): number => (bytes > 0 ? x(bytes) : ZERO_BYTES_X);
   const points = entries.map(({ bytes, held }) => [at(bytes), y(held!.loss)] as const);
-  const last = points.at(-1)!;
+  const lastPoint = points.at(-1)!;
   const { step, bytes, held } = entries.at(-1)!;
   const formatBytes = `${name}: ${held!.loss.toFixed(3)} after ${step} steps`;
-  const key = plotArea.top + 12 + i * 34;
+  const legendY = plotArea.top + 12 + i * 34;
   return [
     polyline(points, `stroke="${paletteColor(i)}" stroke-width="1.6" stroke-linejoin="round" opacity="0.85"`),
-    `<circle cx="${last[0].toFixed(1)}" cy="${last[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
-    rect({ x: plotArea.right + 14, y: key - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
-    svgText({ x: plotArea.right + 30, y: key }, name),
-    smallText({ x: plotArea.right + 30, y: key + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
+    `<circle cx="${lastPoint[0].toFixed(1)}" cy="${lastPoint[1].toFixed(1)}" r="4.5" fill="${paletteColor(i)}"><title>${formatBytes}</title></circle>`,
+    rect({ x: plotArea.right + 14, y: legendY - 9, width: 10, height: 10 }, `fill="${paletteColor(i)}"`),
+    svgText({ x: plotArea.right + 30, y: legendY }, name),
+    smallText({ x: plotArea.right + 30, y: legendY + 14 }, `${held!.loss.toFixed(4)}, ${formatMegabytes(bytes)}`),
   ];
 }
 
@@ -122,12 +122,12 @@ function drawGrid(y: AxisScale, [left, right]: readonly [number, number], title:
 
 function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly string[] {
   const [left, right] = [64, 404];
-  const routed = methods.filter(({ recall }) => recall);
-  const wide = (right - left) / routed.length;
+  const routedMethods = methods.filter(({ recall }) => recall);
+  const groupWidth = (right - left) / routedMethods.length;
   return [
     ...drawGrid(y, [left, right], "λ: selected chunks and exact attention"),
-    ...routed.flatMap(({ name, recall }, i) => {
-      const x = left + i * wide + wide / 2;
+    ...routedMethods.flatMap(({ name, recall }, i) => {
+      const x = left + i * groupWidth + groupWidth / 2;
       const { recall: share, captured, chance } = recall!;
       const bar = (at: number, value: number, fill: string): string =>
         rect({ x: at, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);

@@ -40,8 +40,8 @@ ${describeOrigin(planted)}
 function methodRows({ methods }: Comparison): readonly (readonly string[])[] {
   return methods.map(({ name, curve, recall }) => {
     const { step, held, bytes } = curve.at(-1)!;
-    const shares = recall ? [recall.recall.toFixed(3), recall.chance.toFixed(3)] : ["", ""];
-    return [name, String(step), held!.loss.toFixed(4), (bytes / 1e6).toFixed(1), ...shares];
+    const recallCells = recall ? [recall.recall.toFixed(3), recall.chance.toFixed(3)] : ["", ""];
+    return [name, String(step), held!.loss.toFixed(4), (bytes / 1e6).toFixed(1), ...recallCells];
   });
 }
 
@@ -70,9 +70,9 @@ const PIXEL_RATIO = 2;
 
 /** The pictures of some results by name, each an SVG. */
 export function drawPictures(comparison: Comparison, planted: PlantedResult): Readonly<Record<string, string>> {
-  const mapped = comparison.methods.find(({ name }) => name === "meta 2")!;
+  const mapMethod = comparison.methods.find(({ name }) => name === "meta 2")!;
   return {
-    routing: drawRoutingMap(comparison.map, mapped),
+    routing: drawRoutingMap(comparison.map, mapMethod),
     "loss-bytes": drawLossAgainstBytes(comparison),
     recall: drawRecall(comparison, planted),
   };
@@ -88,11 +88,11 @@ export function renderPng(svg: string): Uint8Array {
 export function writeResultsPage(): void {
   const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS_URL));
   const planted = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS_URL));
-  const drawn = drawPictures(comparison, planted);
-  for (const [name, svg] of Object.entries(drawn)) {
+  const pictures = drawPictures(comparison, planted);
+  for (const [name, svg] of Object.entries(pictures)) {
     writeFileSync(new URL(`${name}.svg`, RESULTS_URL), svg);
     writeFileSync(new URL(`${name}.png`, RESULTS_URL), renderPng(svg));
   }
-  writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, planted, drawn));
-  console.log(`${Object.keys(drawn).join(", ")}: SVG and PNG, and index.html, were written to apps/genome/results`);
+  writeFileSync(new URL("index.html", RESULTS_URL), formatPage(comparison, planted, pictures));
+  console.log(`${Object.keys(pictures).join(", ")}: SVG and PNG, and index.html, were written to apps/genome/results`);
 }

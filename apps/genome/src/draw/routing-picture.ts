@@ -22,22 +22,22 @@ const GENE_MAP_HEIGHT = 64;
 
 /** λ's genes along an axis of bases, from y down: rightward ones above the line, leftward ones below. */
 function drawGeneMap(axis: AxisScale, y: number, bases: number): readonly string[] {
-  const middle = y + 26;
+  const middleY = y + 26;
   return [
-    svgLine([axis(0), middle, axis(bases), middle], 'stroke="#69727f" stroke-width="1"'),
-    ...genes.map((gene) => drawGene(gene, axis, middle)),
+    svgLine([axis(0), middleY, axis(bases), middleY], 'stroke="#69727f" stroke-width="1"'),
+    ...genes.map((gene) => drawGene(gene, axis, middleY)),
     ...drawLegend(axis(0), y + GENE_MAP_HEIGHT - 4),
   ];
 }
 
-function drawGene(gene: Gene, axis: AxisScale, middle: number): string {
+function drawGene(gene: Gene, axis: AxisScale, middleY: number): string {
   const { name, start, end, complement, role } = gene;
   const [x, width] = [axis(start), axis(end) - axis(start)];
-  const top = complement ? middle + 2 : middle - 2 - HEIGHT;
+  const top = complement ? middleY + 2 : middleY - 2 - HEIGHT;
   const box = rect({ x, y: top, width, height: HEIGHT }, `fill="${roleColors[role]}" rx="1.5"`);
-  const fits = width > 6.5 * name.length + 2;
-  const words = fits ? [text(x + width / 2, top + 10, name, LABEL_STYLE)] : [];
-  return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...words].join(""));
+  const hasRoom = width > 6.5 * name.length + 2;
+  const nameLabel = hasRoom ? [text(x + width / 2, top + 10, name, LABEL_STYLE)] : [];
+  return tooltip(`${name}: ${start}–${end}${complement ? ", complement" : ""}, ${role}`, [box, ...nameLabel].join(""));
 }
 
 function drawLegend(left: number, y: number): readonly string[] {
@@ -57,26 +57,26 @@ const GENOME_LENGTH = 48_502;
 export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): string {
   const size = { width: MARGIN_LEFT + MAP_SIZE + 40, height: MARGIN_TOP + MAP_SIZE + 92 };
   const bases = map.bin * map.bins;
-  const across = linearAxis([0, bases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
-  const down = linearAxis([0, bases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
-  const held = curve.at(-1)!.held!.loss.toFixed(3);
+  const xAxis = linearAxis([0, bases], [MARGIN_LEFT, MARGIN_LEFT + MAP_SIZE]);
+  const yAxis = linearAxis([0, bases], [MARGIN_TOP, MARGIN_TOP + MAP_SIZE]);
+  const heldOutLoss = curve.at(-1)!.held!.loss.toFixed(3);
   const title = "Chunks that the router selects along the genome of bacteriophage λ";
-  const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${held}`;
+  const subtitle = `${name}, last layer, ${map.bins} bins of ${map.bin} bases (4 chunks each); loss on held-out bases ${heldOutLoss}`;
   return svg({ ...size, title, subtitle }, [
-    ...drawGeneMap(across, 76, GENOME_LENGTH),
+    ...drawGeneMap(xAxis, 76, GENOME_LENGTH),
     rect({ x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE }, 'fill="#f7f8fa"'),
     ...drawCells(map),
     ...axisTicks([0, GENOME_LENGTH / 1000], 10).flatMap((kilobases) => [
       svgLine(
-        [across(kilobases * 1000), MARGIN_TOP + MAP_SIZE, across(kilobases * 1000), MARGIN_TOP + MAP_SIZE + 5],
+        [xAxis(kilobases * 1000), MARGIN_TOP + MAP_SIZE, xAxis(kilobases * 1000), MARGIN_TOP + MAP_SIZE + 5],
         'stroke="#69727f"',
       ),
       smallText(
-        { x: across(kilobases * 1000), y: MARGIN_TOP + MAP_SIZE + 18 },
+        { x: xAxis(kilobases * 1000), y: MARGIN_TOP + MAP_SIZE + 18 },
         String(kilobases),
         'text-anchor="middle"',
       ),
-      smallText({ x: MARGIN_LEFT - 8, y: down(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
+      smallText({ x: MARGIN_LEFT - 8, y: yAxis(kilobases * 1000) + 4 }, String(kilobases), 'text-anchor="end"'),
     ]),
     smallText(
       { x: MARGIN_LEFT + MAP_SIZE / 2, y: MARGIN_TOP + MAP_SIZE + 36 },
@@ -90,18 +90,18 @@ export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): 
 
 /** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
 function maxWeight({ bins, weights }: RoutingMap): number {
-  const shares = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
-  return Math.max(1.05, shares[Math.floor(0.99 * (shares.length - 1))]!);
+  const relativeWeights = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
+  return Math.max(1.05, relativeWeights[Math.floor(0.99 * (relativeWeights.length - 1))]!);
 }
 
 /** All cells of one shade are one path. Shades are even in the logarithm, from the even share on. */
 function drawCells(map: RoutingMap): readonly string[] {
   const { bins, weights } = map;
-  const last = COLOR_RAMP.length - 1;
-  const unit = Math.log(maxWeight(map)) / last;
+  const lastShade = COLOR_RAMP.length - 1;
+  const logStep = Math.log(maxWeight(map)) / lastShade;
   const paths = COLOR_RAMP.map(() => "");
   weights.forEach((weight, at) => {
-    const shade = Math.min(last, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / unit + 1e-9));
+    const shade = Math.min(lastShade, Math.floor(Math.log(Math.max(weight * bins, 1e-9)) / logStep + 1e-9));
     if (shade < 0) return;
     paths[shade] += `M${at % bins} ${Math.floor(at / bins)}h1v1h-1z`;
   });
@@ -111,13 +111,13 @@ function drawCells(map: RoutingMap): readonly string[] {
 
 function drawColorScale(map: RoutingMap): readonly string[] {
   const y = MARGIN_TOP + MAP_SIZE + 58;
-  const last = COLOR_RAMP.length - 1;
-  const from = (shade: number): string => (maxWeight(map) ** (shade / last)).toFixed(3);
+  const lastShade = COLOR_RAMP.length - 1;
+  const weightText = (shade: number): string => (maxWeight(map) ** (shade / lastShade)).toFixed(3);
   return [
     smallText({ x: MARGIN_LEFT, y: y + 11 }, "even shares, from:"),
     ...COLOR_RAMP.flatMap((colour, shade) => [
       rect({ x: MARGIN_LEFT + 130 + shade * 70, y, width: 14, height: 14 }, `fill="${colour}"`),
-      smallText({ x: MARGIN_LEFT + 149 + shade * 70, y: y + 11 }, from(shade)),
+      smallText({ x: MARGIN_LEFT + 149 + shade * 70, y: y + 11 }, weightText(shade)),
     ]),
   ];
 }

@@ -21,10 +21,10 @@ const area = { left: 72, right: 720, top: 96, bottom: 400 } as const;
 type Range = readonly [number, number];
 
 /** A little beyond the lowest and the highest value. */
-function padded(values: readonly number[]): Range {
+function padRange(values: readonly number[]): Range {
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  const pad = Math.max(0.05, 0.06 * (high - low));
-  return [low - pad, high + pad];
+  const margin = Math.max(0.05, 0.06 * (high - low));
+  return [low - margin, high + margin];
 }
 
 /** Lines and numbers of the vertical axis. */
@@ -41,10 +41,10 @@ const yAxisTitle: string = smallText({ x: area.left - 40, y: area.top - 14 }, "c
 
 /** The loss of every step, and of held-out books where it was measured. */
 export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
-  const held = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
-  const losses = [...points, ...held].map(({ loss }) => loss);
+  const heldOutPoints = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
+  const losses = [...points, ...heldOutPoints].map(({ loss }) => loss);
   const steps = [0, Math.max(1, points.at(-1)?.step ?? 1)] as const;
-  const [range, x] = [padded(losses), linearAxis(steps, [area.left, area.right])];
+  const [range, x] = [padRange(losses), linearAxis(steps, [area.left, area.right])];
   const y = linearAxis(range, [area.bottom, area.top]);
   const { layers, hidden, length, ranks, backend, seed } = settings;
   const subtitle = `${layers} layers, hidden size ${hidden}, sequence length ${length}, ${backend} on ${ranks} ranks, seed ${seed}`;
@@ -60,10 +60,10 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
       `stroke="${paletteColor(0)}" opacity="0.55"`,
     ),
     polyline(
-      held.map(({ step, loss }) => [x(step), y(loss)] as const),
+      heldOutPoints.map(({ step, loss }) => [x(step), y(loss)] as const),
       `stroke="${paletteColor(1)}" stroke-width="2"`,
     ),
-    ...held.map(({ step, loss }) => circle(x(step), y(loss), 1)),
+    ...heldOutPoints.map(({ step, loss }) => circle(x(step), y(loss), 1)),
     ...legend(["training", "held-out books"]),
   ]);
 }
@@ -81,11 +81,11 @@ function legend(names: readonly string[]): readonly string[] {
 
 /** Two curves over tokens before a token: by position in a text, and of the same tokens with less before them. */
 export function drawPerplexity({ positions, contexts, length, texts }: PerplexityResult): string {
-  const middle = positions.map(({ from, to, loss, error }) => ({ at: Math.max(4, (from + to) / 2), loss, error }));
+  const midpoints = positions.map(({ from, to, loss, error }) => ({ at: Math.max(4, (from + to) / 2), loss, error }));
   const x = logAxis([4, length], [area.left, area.right]);
-  const range = padded([...middle, ...contexts].map(({ loss }) => loss));
+  const range = padRange([...midpoints, ...contexts].map(({ loss }) => loss));
   const y = linearAxis(range, [area.bottom, area.top]);
-  const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((each) => each <= length);
+  const ticks = Array.from({ length: 20 }, (_, i) => 4 * 4 ** i).filter((tick) => tick <= length);
   return svg(
     {
       ...{ width, height, title: "Loss by context length" },
@@ -93,13 +93,13 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
     },
     [
       ...lossAxis(range, y),
-      ...ticks.map((each) => smallText({ x: x(each), y: area.bottom + 18 }, String(each), 'text-anchor="middle"')),
+      ...ticks.map((tick) => smallText({ x: x(tick), y: area.bottom + 18 }, String(tick), 'text-anchor="middle"')),
       xAxisTitle("context length in tokens"),
       yAxisTitle,
-      ...middle.map(({ at, loss, error }) =>
+      ...midpoints.map(({ at, loss, error }) =>
         svgLine([x(at), y(loss - error), x(at), y(loss + error)], `stroke="${paletteColor(0)}" opacity="0.5"`),
       ),
-      ...[middle, contexts.map(({ context, loss }) => ({ at: context, loss }))].flatMap((series, i) => [
+      ...[midpoints, contexts.map(({ context, loss }) => ({ at: context, loss }))].flatMap((series, i) => [
         polyline(
           series.map(({ at, loss }) => [x(at), y(loss)] as const),
           `stroke="${paletteColor(i)}" stroke-width="1.8"`,

@@ -3,26 +3,26 @@ export interface NeedleRows {
   /** Tokens of a row. */
   readonly length: number;
   /** Facts of a row, at most. */
-  readonly mostFacts: number;
+  readonly maxFacts: number;
   /** How often each fact is asked for: once, or again and again until the row is full. */
-  readonly asked: "once" | "again";
+  readonly questionMode: "once" | "again";
   /** Tokens of all rows of a step, unless one row has more. */
   readonly tokens: number;
 }
 
 /** The first rows: nothing but few facts and many questions. Keys come to be matched here; later it is done over ever more tokens. */
-const firstRows: NeedleRows = { length: 64, mostFacts: 4, asked: "again", tokens: 1024 };
+const firstRows: NeedleRows = { length: 64, maxFacts: 4, questionMode: "again", tokens: 1024 };
 
 /** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
 const shares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
 
 /** Facts of longer rows, at most, and tokens of a row for each. */
-const [mostFacts, tokensPerFact] = [32, 12];
+const [maxFacts, tokensPerFact] = [32, 12];
 
 /** Rows of `length` tokens after the first ones. */
-export function laterRows(length: number): NeedleRows {
-  const facts = Math.max(2, Math.min(mostFacts, Math.floor(length / tokensPerFact)));
-  return { length, mostFacts: facts, asked: "once", tokens: 4096 };
+export function createLaterRows(length: number): NeedleRows {
+  const facts = Math.max(2, Math.min(maxFacts, Math.floor(length / tokensPerFact)));
+  return { length, maxFacts: facts, questionMode: "once", tokens: 4096 };
 }
 
 /**
@@ -33,29 +33,31 @@ export function curriculum(
   step: number,
   { steps, length }: { readonly steps: number; readonly length: number },
 ): NeedleRows {
-  const [text, growing, longest] = [shares.text, shares.growing, shares.longest].map((each) =>
-    Math.round(each * steps),
+  const [textSteps, growingSteps, longestSteps] = [shares.text, shares.growing, shares.longest].map((stageShare) =>
+    Math.round(stageShare * steps),
   );
-  const rows = [...rowsUpTo(length)];
-  if (step < text! || rows.length === 1) return rows[0]!;
-  if (step < growing!) return rows[1]!;
+  const rows = [...rowLengthsUpTo(length)];
+  if (step < textSteps! || rows.length === 1) return rows[0]!;
+  if (step < growingSteps!) return rows[1]!;
   // Of the lengths between the second and the last one.
-  const between = Math.max(0, rows.length - 3);
+  const numBetween = Math.max(0, rows.length - 3);
   const stage =
-    step < longest! ? 2 + Math.floor(((step - growing!) * between) / (longest! - growing!)) : rows.length - 1;
-  const last = Math.min(stage, rows.length - 1);
-  return step % 2 === 0 ? rows[last]! : rows[((step - 1) / 2) % last]!;
+    step < longestSteps!
+      ? 2 + Math.floor(((step - growingSteps!) * numBetween) / (longestSteps! - growingSteps!))
+      : rows.length - 1;
+  const lastStage = Math.min(stage, rows.length - 1);
+  return step % 2 === 0 ? rows[lastStage]! : rows[((step - 1) / 2) % lastStage]!;
 }
 
 /** The kinds of rows, from the first to the longest. */
-function* rowsUpTo(length: number): Generator<NeedleRows> {
+function* rowLengthsUpTo(length: number): Generator<NeedleRows> {
   yield { ...firstRows, length: Math.min(length, firstRows.length) };
-  for (let each = 2 * firstRows.length; each < 2 * length && length > firstRows.length; each *= 2) {
-    yield laterRows(Math.min(length, each));
+  for (let rowLength = 2 * firstRows.length; rowLength < 2 * length && length > firstRows.length; rowLength *= 2) {
+    yield createLaterRows(Math.min(length, rowLength));
   }
 }
 
 /** Rows of a step, for a `batch` of the longest. */
-export function rowsOfStep({ length, tokens }: NeedleRows, batch: number): number {
+export function countRows({ length, tokens }: NeedleRows, batch: number): number {
   return batch * Math.max(1, Math.floor(tokens / length));
 }

@@ -36,32 +36,37 @@ const depths = [0, 0.25, 0.5, 0.75, 1] as const;
 /** Facts in a text. */
 const factCount = 8;
 /** Texts that a model is given at once have as many tokens together. */
-const tokensAtOnce = 8192;
+const maxBatchTokens = 8192;
 /** Distinguishes these texts from those of a training of the same seed. */
 const randomStream = 2;
 
 /** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
-export function needleLengths(longest: number): readonly number[] {
-  return [16, 8, 4, 2, 1].map((each) => Math.floor(longest / each)).filter((each) => each >= 64);
+export function needleLengths(maxLength: number): readonly number[] {
+  return [16, 8, 4, 2, 1]
+    .map((needleLength) => Math.floor(maxLength / needleLength))
+    .filter((needleLength) => needleLength >= 64);
 }
 
 /** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
 export function drawNeedleTexts(
-  from: Readonly<{ tokens: ReturnType<typeof factTokens>; filler: ArrayLike<number> }>,
+  tokenSource: Readonly<{ tokens: ReturnType<typeof factTokens>; filler: ArrayLike<number> }>,
   at: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
 ): readonly NeedleText[] {
-  const { tokens, filler } = from;
+  const { tokens, filler } = tokenSource;
   return Array.from({ length: at.trials }, (_, trial) => {
     const random = new Random(at.seed, randomStream, at.length, 100 * at.depth, trial);
     const facts = drawFacts(
       factCount,
-      { words: tokens.words.length, values: tokens.values.length, unseen: true },
+      { words: tokens.words.length, values: tokens.values.length, onlyUnseen: true },
       random,
     );
     const start = random.integer(filler.length - at.length);
-    const stretch = Array.from({ length: at.length }, (__, i) => filler[start + i]!);
+    const fillerTokens = Array.from({ length: at.length }, (__, i) => filler[start + i]!);
     const fillerDepths = facts.map((__, i) => (i === 0 ? at.depth : random.uniform()));
-    return createNeedleText({ filler: stretch, facts, depths: fillerDepths, asked: [0], length: at.length }, tokens);
+    return createNeedleText(
+      { filler: fillerTokens, facts, depths: fillerDepths, asked: [0], length: at.length },
+      tokens,
+    );
   });
 }
 
@@ -85,8 +90,8 @@ export async function measureNeedles(
   for (const length of lengths) {
     for (const depth of depths) {
       const texts = drawNeedleTexts({ tokens, filler }, { length, depth, trials, seed });
-      const found = await countFound(ctx, model, { texts, values: tokens.values });
-      cells.push({ length, depth, accuracy: found / texts.length });
+      const numFound = await countFound(ctx, model, { texts, values: tokens.values });
+      cells.push({ length, depth, accuracy: numFound / texts.length });
       progress(cells.length / (lengths.length * depths.length));
     }
   }
@@ -100,19 +105,19 @@ async function countFound(
   { texts, values }: { readonly texts: readonly NeedleText[]; readonly values: readonly number[] },
 ): Promise<number> {
   const { length } = texts[0]!.tokens;
-  const rows = Math.max(1, Math.floor(tokensAtOnce / length));
-  let found = 0;
+  const rows = Math.max(1, Math.floor(maxBatchTokens / length));
+  let numFound = 0;
   for (let first = 0; first < texts.length; first += rows) {
     const batch = texts.slice(first, first + rows);
     const logits = await lastLogits(ctx, model, batch);
-    const size = logits.length / batch.length;
+    const vocabSize = logits.length / batch.length;
     for (const [i, { answers }] of batch.entries()) {
-      const row = logits.subarray(i * size, (i + 1) * size);
-      const best = values.reduce((most, each) => (row[each]! > row[most]! ? each : most));
-      if (best === answers[0]) found++;
+      const row = logits.subarray(i * vocabSize, (i + 1) * vocabSize);
+      const bestToken = values.reduce((bestSoFar, token) => (row[token]! > row[bestSoFar]! ? token : bestSoFar));
+      if (bestToken === answers[0]) numFound++;
     }
   }
-  return found;
+  return numFound;
 }
 
 /** The logits after the last token of texts of one length, [texts,V], on every rank. */
@@ -121,14 +126,14 @@ async function lastLogits(ctx: Context, model: CausalLM, texts: readonly NeedleT
   const { placement } = model.settings;
   using logits = scope(() =>
     noGrad(() => {
-      const whole = fromArray(
+      const fullBatch = fromArray(
         ctx,
         texts.flatMap(({ tokens }) => tokens),
         [texts.length, length],
       );
-      const hidden = model.decoder.forward(shard(ctx, whole, 1, { placement }), { sequenceLength: length });
-      const last = unshard(ctx, hidden, 1, { placement, length }).slice(1, length - 1);
-      return model.project(last);
+      const hidden = model.decoder.forward(shard(ctx, fullBatch, 1, { placement }), { sequenceLength: length });
+      const lastHidden = unshard(ctx, hidden, 1, { placement, length }).slice(1, length - 1);
+      return model.project(lastHidden);
     }),
   );
   return Float32Array.from(await logits.read());

@@ -2,7 +2,7 @@ import { type Context, fromArray, masks, shard, type Tensor } from "@mosaic/atte
 import type { PlacementFunction } from "@mosaic/attention/nn";
 import { Random } from "@mosaic/program";
 import type { Batches, TrainingBatch } from "../batches.ts";
-import { type NeedleRows, rowsOfStep } from "./curriculum.ts";
+import { type NeedleRows, countRows } from "./curriculum.ts";
 import {
   createNeedleText,
   drawFacts,
@@ -18,11 +18,11 @@ export interface NeedleSource {
   /** Other text, without end tokens. */
   readonly filler: ArrayLike<number>;
   /** Whether keys are those that no training has. */
-  readonly unseen: boolean;
+  readonly onlyUnseen: boolean;
 }
 
 export interface NeedleBatchOptions {
-  readonly rowsAt: (step: number) => NeedleRows;
+  readonly rowsForStep: (step: number) => NeedleRows;
   /** Rows of a step, where they are long. */
   readonly batch: number;
   readonly seed: number;
@@ -37,25 +37,26 @@ function drawDepth(random: Random): number {
 /** A row: other text from anywhere, facts anywhere in it, and questions at its end, in any order, for each fact equally often. */
 export function drawNeedleRow(
   source: NeedleSource,
-  { length, mostFacts, asked }: NeedleRows,
+  { length, maxFacts, questionMode }: NeedleRows,
   random: Random,
 ): NeedleText {
-  const { tokens, filler, unseen } = source;
+  const { tokens, filler, onlyUnseen } = source;
   // As many questions fit as facts; the last one lacks its value.
-  const most = Math.min(mostFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
-  const count = Math.min(most, 2 + random.integer(mostFacts - 1));
-  const facts = drawFacts(count, { words: tokens.words.length, values: tokens.values.length, unseen }, random);
+  const maxRowFacts = Math.min(maxFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
+  const count = Math.min(maxRowFacts, 2 + random.integer(maxFacts - 1));
+  const facts = drawFacts(count, { words: tokens.words.length, values: tokens.values.length, onlyUnseen }, random);
   const start = random.integer(filler.length - length);
-  const questions = asked === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
+  const questions =
+    questionMode === "once" ? count : Math.floor((length + factLength - questionLength) / factLength) - count;
   const rounds = Array.from({ length: Math.ceil(questions / count) }, () => [...random.permutation(count)]);
-  const parts = {
+  const textParts = {
     filler: Array.from({ length }, (_, i) => filler[start + i]!),
     facts,
     depths: facts.map(() => drawDepth(random)),
     asked: rounds.flat().slice(0, questions),
     length,
   };
-  return createNeedleText(parts, tokens);
+  return createNeedleText(textParts, tokens);
 }
 
 /** Rows that follow from the seed and the step alone: on every mesh the same, and after a restart. */
@@ -73,16 +74,16 @@ export class NeedleBatches implements Batches<number> {
   }
 
   next(): TrainingBatch {
-    const { rowsAt, batch, seed, placement } = this.#options;
+    const { rowsForStep, batch, seed, placement } = this.#options;
     const { shape, coordinate } = this.#ctx.mesh;
-    const plan = rowsAt(this.#step);
+    const plan = rowsForStep(this.#step);
     const { length } = plan;
-    const rows = rowsOfStep(plan, batch) / (shape.dp ?? 1);
+    const rows = countRows(plan, batch) / (shape.dp ?? 1);
     const first = (coordinate.dp ?? 0) * rows;
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
-      const random = new Random(seed, Number(this.#source.unseen), this.#step, first + row);
+      const random = new Random(seed, Number(this.#source.onlyUnseen), this.#step, first + row);
       const text = drawNeedleRow(this.#source, plan, random);
       tokens.set(text.tokens, row * length);
       for (const [i, at] of text.questions.entries()) {
@@ -92,14 +93,14 @@ export class NeedleBatches implements Batches<number> {
       }
     }
     this.#step++;
-    const cut = typeof placement === "function" ? placement(this.#mask, length) : placement;
-    const ofRank = (values: Float32Array): Tensor => {
-      using whole = fromArray(this.#ctx, values, [rows, length]);
-      return shard(this.#ctx, whole, 1, { placement: cut });
+    const batchPlacement = typeof placement === "function" ? placement(this.#mask, length) : placement;
+    const shardRow = (values: Float32Array): Tensor => {
+      using fullRows = fromArray(this.#ctx, values, [rows, length]);
+      return shard(this.#ctx, fullRows, 1, { placement: batchPlacement });
     };
-    const shards = { tokens: ofRank(tokens), labels: ofRank(labels) };
+    const shards = { tokens: shardRow(tokens), labels: shardRow(labels) };
     return {
-      ...{ ...shards, length, mask: this.#mask, placement: cut },
+      ...{ ...shards, length, mask: this.#mask, placement: batchPlacement },
       [Symbol.dispose]() {
         shards.tokens.dispose();
         shards.labels.dispose();

@@ -26,34 +26,35 @@ export const [factLength, questionLength] = [5, 3] as const;
 export function factTokens(tokenizer: Tokenizer): FactTokens {
   const ids = Array.from({ length: tokenizer.vocabSize() }, (_, id) => id);
   const words = ids.filter((id) => /^ [A-Za-z]+$/.test(tokenizer.decode([id])));
-  const character = (each: string): number => tokenizer.encode(each)[0]!;
-  const values = [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map(character);
-  return { open: character("("), close: character(")"), words, values };
+  const characterToken = (characterText: string): number => tokenizer.encode(characterText)[0]!;
+  const values = [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map(characterToken);
+  return { open: characterToken("("), close: characterToken(")"), words, values };
 }
 
 /** One key of so many is unseen: no text of a training has it. */
 const unseenShare = 4;
 
 /** Whether a key is kept out of the training. It follows from the key alone, so that it is so for every seed. */
-export function isUnseen([first, second]: Fact["key"]): boolean {
-  return ((Math.imul(first + 1, 0x9e3779b1) ^ Math.imul(second + 1, 0x85ebca6b)) >>> 16) % unseenShare === 0;
+export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
+  return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % unseenShare === 0;
 }
 
 /** So many facts with different keys, either all unseen or none. Values differ as long as there are others. */
 export function drawFacts(
   count: number,
-  { words, values, unseen }: { readonly words: number; readonly values: number; readonly unseen: boolean },
+  { words, values, onlyUnseen }: { readonly words: number; readonly values: number; readonly onlyUnseen: boolean },
   random: Random,
 ): readonly Fact[] {
   const facts = new Map<number, Fact>();
-  const order = random.permutation(values);
+  const shuffledValues = random.permutation(values);
   for (let attempt = 0; facts.size < count; attempt++) {
     if (attempt > 1000 * count)
       throw new Error(
         `drawFacts: expected ${count} keys, received ${facts.size} from ${words} words; enlarge the vocabulary`,
       );
     const key = [random.integer(words), random.integer(words)] as const;
-    if (isUnseen(key) === unseen) facts.set(key[0] * words + key[1], { key, value: order[facts.size % values]! });
+    if (isUnseen(key) === onlyUnseen)
+      facts.set(key[0] * words + key[1], { key, value: shuffledValues[facts.size % values]! });
   }
   return [...facts.values()];
 }
@@ -84,14 +85,15 @@ export function createNeedleText({ filler, facts, depths, asked, length }: Needl
   const { open, close, words, values } = from;
   const question = ({ key }: Fact): readonly number[] => [open, words[key[0]]!, words[key[1]]!];
   const statement = (fact: Fact): readonly number[] => [...question(fact), values[fact.value]!, close];
-  const rest = length - factLength * (facts.length + asked.length - 1) - questionLength;
+  const fillerLength = length - factLength * (facts.length + asked.length - 1) - questionLength;
   const tokens: number[] = [];
-  let taken = 0;
+  let fillerUsed = 0;
   for (const index of facts.map((_, i) => i).sort((a, b) => depths[a]! - depths[b]!)) {
-    for (const end = Math.round(depths[index]! * rest); taken < end; taken++) tokens.push(filler[taken]!);
+    for (const end = Math.round(depths[index]! * fillerLength); fillerUsed < end; fillerUsed++)
+      tokens.push(filler[fillerUsed]!);
     tokens.push(...statement(facts[index]!));
   }
-  for (; taken < rest; taken++) tokens.push(filler[taken]!);
+  for (; fillerUsed < fillerLength; fillerUsed++) tokens.push(filler[fillerUsed]!);
   const [questions, answers]: [number[], number[]] = [[], []];
   for (const index of asked) {
     questions.push(tokens.length + questionLength - 1);

@@ -7,7 +7,7 @@ const loopbackNames: readonly string[] = ["localhost", "127.0.0.1", "[::1]"];
 export const isLoopback = (host: string): boolean => loopbackNames.includes(host) || host === "::1";
 
 /** `localhost:8000` → `localhost`, `[::1]:8000` → `[::1]`. */
-const withoutPort = (host: string): string => host.replace(/:\d+$/, "").toLowerCase();
+const removePort = (host: string): string => host.replace(/:\d+$/, "").toLowerCase();
 
 /**
  * Refuses pages of other sites. A browser lets any page send requests to this machine; on the loopback, a name that is none of its own is that of a site whose
@@ -17,7 +17,7 @@ const withoutPort = (host: string): string => host.replace(/:\d+$/, "").toLowerC
  */
 export function checkSite({ headers }: IncomingMessage, host: string): void {
   const name = headers.host ?? "";
-  if (isLoopback(host) && !loopbackNames.includes(withoutPort(name))) {
+  if (isLoopback(host) && !loopbackNames.includes(removePort(name))) {
     throw new ApiError(403, `expected a loopback host name, received "${name}"`, { code: "foreign_host" });
   }
   const { origin } = headers;
@@ -34,11 +34,11 @@ const digest = (text: string): Buffer => createHash("sha256").update(text).diges
  */
 export function checkKey({ headers }: IncomingMessage, key: string): void {
   if (key === "") return;
-  const [, given = ""] = /^Bearer (.*)$/i.exec(headers.authorization ?? "") ?? [];
-  if (timingSafeEqual(digest(given), digest(key))) return;
+  const [, sentKey = ""] = /^Bearer (.*)$/i.exec(headers.authorization ?? "") ?? [];
+  if (timingSafeEqual(digest(sentKey), digest(key))) return;
   throw new ApiError(
     401,
-    given === "" ? "an API key is required: Authorization: Bearer KEY" : "the API key is invalid",
+    sentKey === "" ? "an API key is required: Authorization: Bearer KEY" : "the API key is invalid",
     {
       code: "invalid_api_key",
       headers: { "www-authenticate": "Bearer" },

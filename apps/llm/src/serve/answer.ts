@@ -24,50 +24,54 @@ export class Answer {
     this.#id = `${kind === "chat" ? "chatcmpl" : "cmpl"}-${randomUUID().replaceAll("-", "")}`;
   }
 
-  add({ text, finishReason }: TextPiece): void {
+  append({ text, finishReason }: TextPiece): void {
     this.#completionTokens++;
     this.#text += text;
     this.#finishReason = finishReason;
   }
 
   /** The whole answer. */
-  whole(): object {
+  toResponse(): object {
     const content = { role: "assistant", content: this.#text, refusal: null };
     const text = this.#kind === "chat" ? { message: content } : { text: this.#text };
-    return this.#object([this.#choice(text, this.#finishReason)], "whole", { usage: this.#usage() });
+    return this.#createObject([this.#createChoice(text, this.#finishReason)], "whole", { usage: this.#countUsage() });
   }
 
   /** The chunk before the first piece; a completion has none. */
-  opening(): readonly object[] {
-    return this.#kind === "chat" ? [this.#chunk({ delta: { role: "assistant", content: "" } }, null)] : [];
+  openingChunks(): readonly object[] {
+    return this.#kind === "chat" ? [this.#createChunk({ delta: { role: "assistant", content: "" } }, null)] : [];
   }
 
   /** The chunks of a piece: none for one without text, unless it is the last. */
   chunks({ text, finishReason }: TextPiece): readonly object[] {
     const content = this.#kind === "chat" ? { delta: { content: text } } : { text };
-    if (finishReason === null) return text === "" ? [] : [this.#chunk(content, null)];
-    const usage = this.#includesUsage ? [this.#object([], "chunk", { usage: this.#usage() })] : [];
-    if (this.#kind === "completion") return [this.#chunk(content, finishReason), ...usage];
-    const last = this.#chunk({ delta: {} }, finishReason);
-    return [...(text === "" ? [] : [this.#chunk(content, null)]), last, ...usage];
+    if (finishReason === null) return text === "" ? [] : [this.#createChunk(content, null)];
+    const usage = this.#includesUsage ? [this.#createObject([], "chunk", { usage: this.#countUsage() })] : [];
+    if (this.#kind === "completion") return [this.#createChunk(content, finishReason), ...usage];
+    const lastChunk = this.#createChunk({ delta: {} }, finishReason);
+    return [...(text === "" ? [] : [this.#createChunk(content, null)]), lastChunk, ...usage];
   }
 
-  #chunk(content: object, finishReason: FinishReason): object {
-    return this.#object([this.#choice(content, finishReason)], "chunk", this.#includesUsage ? { usage: null } : {});
+  #createChunk(content: object, finishReason: FinishReason): object {
+    return this.#createObject(
+      [this.#createChoice(content, finishReason)],
+      "chunk",
+      this.#includesUsage ? { usage: null } : {},
+    );
   }
 
-  #choice(content: object, finishReason: FinishReason): object {
+  #createChoice(content: object, finishReason: FinishReason): object {
     return { index: 0, ...content, logprobs: null, finish_reason: finishReason };
   }
 
   // oxlint-disable-next-line max-params -- the parts of an object, in its order
-  #object(choices: readonly object[], part: "whole" | "chunk", rest: object): object {
-    const chat = part === "whole" ? "chat.completion" : "chat.completion.chunk";
+  #createObject(choices: readonly object[], objectPart: "whole" | "chunk", fields: object): object {
+    const chat = objectPart === "whole" ? "chat.completion" : "chat.completion.chunk";
     const object = this.#kind === "chat" ? chat : "text_completion";
-    return { id: this.#id, object, created: this.#created, model: this.#model, choices, ...rest };
+    return { id: this.#id, object, created: this.#created, model: this.#model, choices, ...fields };
   }
 
-  #usage(): object {
+  #countUsage(): object {
     const [prompt, completion] = [this.#promptTokens, this.#completionTokens];
     return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion };
   }

@@ -26,22 +26,22 @@ export class ApiError extends Error {
   /** What the body, or an event of a stream, holds. */
   toJSON(): object {
     const { message, param, code } = this;
-    return { error: { message, type: typeOf(this.status), param, code } };
+    return { error: { message, type: errorType(this.status), param, code } };
   }
 }
 
-function typeOf(status: number): string {
+function errorType(status: number): string {
   if (status === 401) return "authentication_error";
   if (status === 429) return "rate_limit_error";
   return status < 500 ? "invalid_request_error" : "server_error";
 }
 
 /** 400: a field that is missing, wrong or not supported. */
-export function invalidField(param: string, message: string, code: string | null = null): ApiError {
+export function invalidFieldError(param: string, message: string, code: string | null = null): ApiError {
   return new ApiError(400, message, { param, code });
 }
 
 /** 503: the ranks cannot generate now. */
-export function unavailable(message: string): ApiError {
+export function unavailableError(message: string): ApiError {
   return new ApiError(503, message, { code: "service_unavailable", headers: { "retry-after": "2" } });
 }

@@ -1,4 +1,4 @@
-import { ApiError, unavailable } from "./api-error.ts";
+import { ApiError, unavailableError } from "./api-error.ts";
 import type { Channel, RankMessage, RankStats, ServerMessage, TextOptions, TextPiece } from "./messages.ts";
 
 /** Who receives a text. Nothing follows an error, or a piece with a finish reason. */
@@ -7,7 +7,7 @@ export interface TextListener {
   onError(error: ApiError): void;
 }
 
-interface Text {
+interface RunningText {
   readonly options: TextOptions;
   readonly listener: TextListener;
 }
@@ -22,8 +22,8 @@ export class Engine {
   readonly #maxRunningRequests: number;
   readonly #maxWaiting: number;
   #channel: RankChannel | undefined;
-  #waiting = new Map<number, Text>();
-  readonly #running = new Map<number, Text>();
+  #waitingTexts = new Map<number, RunningText>();
+  readonly #runningTexts = new Map<number, RunningText>();
   readonly #stats = new Map<number, (stats: RankStats | null) => void>();
   #nextId = 0;
   #isStopping = false;
@@ -40,11 +40,11 @@ export class Engine {
   }
 
   get running(): number {
-    return this.#running.size;
+    return this.#runningTexts.size;
   }
 
   get waiting(): number {
-    return this.#waiting.size;
+    return this.#waitingTexts.size;
   }
 
   /**
@@ -53,16 +53,16 @@ export class Engine {
    * @throws ApiError, 429 for a full queue and 503 without ranks.
    */
   submit(options: TextOptions, listener: TextListener): () => void {
-    if (this.#isStopping) throw unavailable("the server is shutting down");
-    if (!this.#channel) throw unavailable("the ranks are starting; try again in a moment");
-    if (this.#running.size >= this.#maxRunningRequests && this.#waiting.size >= this.#maxWaiting) {
-      throw new ApiError(429, `${this.#waiting.size} requests are queued already; try again later`, {
+    if (this.#isStopping) throw unavailableError("the server is shutting down");
+    if (!this.#channel) throw unavailableError("the ranks are starting; try again in a moment");
+    if (this.#runningTexts.size >= this.#maxRunningRequests && this.#waitingTexts.size >= this.#maxWaiting) {
+      throw new ApiError(429, `${this.#waitingTexts.size} requests are queued already; try again later`, {
         code: "queue_full",
         headers: { "retry-after": "1" },
       });
     }
     const id = this.#nextId++;
-    this.#waiting.set(id, { options, listener });
+    this.#waitingTexts.set(id, { options, listener });
     this.#dispatch();
     return () => this.#cancel(id);
   }
@@ -94,7 +94,7 @@ export class Engine {
       return;
     }
     // One that was cancelled may have been under way.
-    const text = this.#running.get(message.id);
+    const text = this.#runningTexts.get(message.id);
     if (!text) return;
     if (message.type === "failed") {
       this.#remove(message.id);
@@ -110,9 +110,9 @@ export class Engine {
     this.#channel = undefined;
     for (const resolve of this.#stats.values()) resolve(null);
     this.#stats.clear();
-    const lost = [...this.#running.values()];
-    this.#running.clear();
-    for (const { listener } of lost) listener.onError(unavailable(reason));
+    const lostTexts = [...this.#runningTexts.values()];
+    this.#runningTexts.clear();
+    for (const { listener } of lostTexts) listener.onError(unavailableError(reason));
     this.#onDrained();
   }
 
@@ -127,35 +127,35 @@ export class Engine {
   async stop(): Promise<boolean> {
     this.#isStopping = true;
     this.#rejectWaiting("the server is shutting down");
-    if (this.#running.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
+    if (this.#runningTexts.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
     this.#channel?.send({ type: "stop" });
     return this.#channel !== undefined;
   }
 
   #rejectWaiting(reason: string): void {
-    const refused = [...this.#waiting.values()];
-    this.#waiting.clear();
-    for (const { listener } of refused) listener.onError(unavailable(reason));
+    const rejectedTexts = [...this.#waitingTexts.values()];
+    this.#waitingTexts.clear();
+    for (const { listener } of rejectedTexts) listener.onError(unavailableError(reason));
   }
 
   #dispatch(): void {
-    for (const [id, text] of this.#waiting) {
-      if (!this.#channel || this.#running.size >= this.#maxRunningRequests) return;
-      this.#waiting.delete(id);
-      this.#running.set(id, text);
+    for (const [id, text] of this.#waitingTexts) {
+      if (!this.#channel || this.#runningTexts.size >= this.#maxRunningRequests) return;
+      this.#waitingTexts.delete(id);
+      this.#runningTexts.set(id, text);
       this.#channel.send({ type: "generate", id, options: text.options });
     }
   }
 
   #cancel(id: number): void {
-    if (this.#waiting.delete(id) || !this.#running.has(id)) return;
+    if (this.#waitingTexts.delete(id) || !this.#runningTexts.has(id)) return;
     this.#channel?.send({ type: "cancel", id });
     this.#remove(id);
   }
 
   #remove(id: number): void {
-    this.#running.delete(id);
-    if (this.#running.size === 0) this.#onDrained();
+    this.#runningTexts.delete(id);
+    if (this.#runningTexts.size === 0) this.#onDrained();
     this.#dispatch();
   }
 }

@@ -18,7 +18,7 @@ export interface HttpLimits {
   readonly deadlineMs: number;
 }
 
-export interface HttpParts {
+export interface HttpServerOptions {
   readonly engine: Engine;
   readonly model: ServedModel;
   /** The page at /, which requires no key: it asks for it. */
@@ -26,19 +26,19 @@ export interface HttpParts {
   readonly limits: HttpLimits;
 }
 
-interface Exchange extends HttpParts {
+interface Exchange extends HttpServerOptions {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
 }
 
 interface Route {
   readonly method: "GET" | "POST";
-  readonly isOpen?: boolean;
+  readonly isPublic?: boolean;
   handle(exchange: Exchange): void | Promise<void>;
 }
 
 const routes: Readonly<Record<string, Route>> = {
-  "/": { method: "GET", isOpen: true, handle: sendPage },
+  "/": { method: "GET", isPublic: true, handle: sendPage },
   "/health": { method: "GET", handle: sendHealth },
   "/v1/models": { method: "GET", handle: ({ response, model }) => sendJson(response, 200, listModels(model)) },
   "/v1/completions": { method: "POST", handle: (exchange) => generate(exchange, "completion") },
@@ -46,11 +46,11 @@ const routes: Readonly<Record<string, Route>> = {
 };
 
 /** The server of OpenAI's API: reads and checks requests, and writes what the engine's ranks generate. */
-export function createHttpServer(parts: HttpParts): Server {
+export function createHttpServer(options: HttpServerOptions): Server {
   const server = createServer((request, response) => {
     // A server that is closing waits for no connection that is kept alive.
     response.on("close", () => setImmediate(() => server.listening || server.closeIdleConnections()));
-    void handleRequest({ ...parts, request, response });
+    void handleRequest({ ...options, request, response });
   });
   server.headersTimeout = 20_000;
   server.requestTimeout = 60_000;
@@ -63,19 +63,19 @@ async function handleRequest(exchange: Exchange): Promise<void> {
   response.setHeader("cache-control", "no-store");
   try {
     checkSite(request, limits.host);
-    const { method, isOpen, handle } = routeOf(request);
+    const { method, isPublic, handle } = findRoute(request);
     if (request.method !== method) {
       const message = `${request.url ?? ""}: expected method ${method}, received ${request.method ?? ""}`;
       throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: method } });
     }
-    if (isOpen !== true) checkKey(request, limits.key);
+    if (isPublic !== true) checkKey(request, limits.key);
     await handle(exchange);
   } catch (error) {
     sendError(exchange, error);
   }
 }
 
-function routeOf({ url = "" }: IncomingMessage): Route {
+function findRoute({ url = "" }: IncomingMessage): Route {
   const path = url.replace(/\?.*$/s, "");
   if (Object.hasOwn(routes, path)) return routes[path]!;
   if (path.startsWith("/v1/models/")) return { method: "GET", handle: sendModel };
@@ -89,11 +89,11 @@ function sendJson(response: ServerResponse, status: number, body: object): void 
 
 /** A refusal; of a stream that has begun, an event, after which it ends without [DONE]. */
 function sendError({ request, response }: Exchange, cause: unknown): void {
-  const isKnown = cause instanceof ApiError;
+  const isApiError = cause instanceof ApiError;
   // A client that went away while it sent its body gets no answer.
-  if (!isKnown && request.destroyed && !request.complete) return;
-  const error = isKnown ? cause : new ApiError(500, "internal server error");
-  if (!isKnown) process.stderr.write(`${(cause as Error).stack}\n`);
+  if (!isApiError && request.destroyed && !request.complete) return;
+  const error = isApiError ? cause : new ApiError(500, "internal server error");
+  if (!isApiError) process.stderr.write(`${(cause as Error).stack}\n`);
   if (response.headersSent) {
     response.end(`data: ${JSON.stringify(error)}\n\n`);
     return;
@@ -129,13 +129,13 @@ async function sendHealth({ response, engine }: Exchange): Promise<void> {
 
 /** The page runs its own script alone, and reaches this server alone. */
 function sendPage({ response, page }: Exchange): void {
-  const hashOf = (tag: string): string => {
+  const hashInline = (tag: string): string => {
     const [, text = ""] = new RegExp(`<${tag}>([^]*?)</${tag}>`).exec(page) ?? [];
     return `'sha256-${createHash("sha256").update(text).digest("base64")}'`;
   };
   const policy = [
     ...["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'", "form-action 'none'"],
-    ...["frame-ancestors 'none'", `script-src ${hashOf("script")}`, `style-src ${hashOf("style")}`],
+    ...["frame-ancestors 'none'", `script-src ${hashInline("script")}`, `style-src ${hashInline("style")}`],
   ];
   response.writeHead(200, {
     "content-type": "text/html; charset=utf-8",
@@ -157,12 +157,12 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
   await new Promise<void>((resolve, reject) => {
     const cancel = engine.submit(text.options, {
       onPiece(piece) {
-        result.add(piece);
+        result.append(piece);
         if (text.isStreamed) {
           // Until the first token the status is open: a rank that is lost before gives 503.
           if (!response.headersSent) {
             response.writeHead(200, { "content-type": "text/event-stream" });
-            send(result.opening());
+            send(result.openingChunks());
           }
           send(result.chunks(piece));
         }
@@ -188,5 +188,5 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
   });
   if (response.destroyed) return;
   if (text.isStreamed) response.end("data: [DONE]\n\n");
-  else sendJson(response, 200, result.whole());
+  else sendJson(response, 200, result.toResponse());
 }

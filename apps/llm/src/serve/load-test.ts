@@ -55,27 +55,30 @@ const malformedRequests = (model: string): readonly (readonly [status: number, p
   ];
 };
 
-type Kind = "whole" | "stream" | "cancelled" | "malformed";
+type RequestOutcome = "whole" | "stream" | "cancelled" | "malformed";
 
 /** What each of the requests is: the kinds mixed evenly. */
-function kindsOf({ requests, cancelled, malformed }: LoadSettings): readonly Kind[] {
-  const kinds = Array.from({ length: requests }, (_, i): Kind => (i % 2 === 0 ? "whole" : "stream"));
-  const place = (kind: Kind, count: number): void => {
-    const free = kinds.flatMap((each, i) => (each === "whole" || each === "stream" ? [i] : []));
-    for (let i = 0; i < count; i++) kinds[free[Math.floor(((i + 0.5) * free.length) / count)]!] = kind;
+function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly RequestOutcome[] {
+  const kinds = Array.from({ length: requests }, (_, i): RequestOutcome => (i % 2 === 0 ? "whole" : "stream"));
+  const assign = (kind: RequestOutcome, count: number): void => {
+    const freeIndices = kinds.flatMap((requestKind, i) =>
+      requestKind === "whole" || requestKind === "stream" ? [i] : [],
+    );
+    for (let i = 0; i < count; i++) kinds[freeIndices[Math.floor(((i + 0.5) * freeIndices.length) / count)]!] = kind;
   };
-  place("cancelled", cancelled);
-  place("malformed", malformed);
+  assign("cancelled", cancelled);
+  assign("malformed", malformed);
   return kinds;
 }
 
 /** The JSON of each event of a stream, without [DONE]. */
 export async function* readEvents(response: Response): AsyncGenerator<StreamEvent> {
-  let rest = "";
+  let buffered = "";
   for await (const value of response.body!.pipeThrough(new TextDecoderStream())) {
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop()!;
-    for (const part of parts) if (part !== "data: [DONE]") yield JSON.parse(part.slice("data: ".length)) as StreamEvent;
+    const events = (buffered + value).split("\n\n");
+    buffered = events.pop()!;
+    for (const eventText of events)
+      if (eventText !== "data: [DONE]") yield JSON.parse(eventText.slice("data: ".length)) as StreamEvent;
   }
 }
 
@@ -90,7 +93,7 @@ export interface StreamEvent {
   readonly error?: { readonly message: string };
 }
 
-interface WholeText {
+interface CompletionResponse {
   readonly choices: readonly { readonly text: string; readonly finish_reason: string }[];
   readonly usage: { readonly completion_tokens: number };
 }
@@ -98,28 +101,28 @@ interface WholeText {
 /** Sends requests of all kinds, and compares each text with what the same request gives when the server has nothing else to do. */
 export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const { url, model, clients, tokens } = settings;
-  const bodyOf = (i: number): object => ({
+  const createBody = (i: number): object => ({
     ...{ model, prompt: prompts[i % prompts.length], max_tokens: tokens, seed: i % prompts.length },
     ...(i % 3 === 0 ? { temperature: 0 } : { temperature: 1, top_p: 0.95 }),
   });
   const post = (body: object): Promise<Response> =>
     fetch(`${url}/v1/completions`, { method: "POST", headers: json, body: JSON.stringify(body) });
-  const whole = async (i: number): Promise<string> => {
-    const response = await post(bodyOf(i));
+  const requestWhole = async (i: number): Promise<string> => {
+    const response = await post(createBody(i));
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
-    const { choices, usage } = (await response.json()) as WholeText;
+    const { choices, usage } = (await response.json()) as CompletionResponse;
     generated += usage.completion_tokens;
     return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
   };
   /** Leaves after so many events, which closes the connection. */
-  const streamed = async (i: number, events = Infinity): Promise<string> => {
+  const requestStreamed = async (i: number, events = Infinity): Promise<string> => {
     const startTime = performance.now();
-    const response = await post({ ...bodyOf(i), stream: true, stream_options: { include_usage: true } });
+    const response = await post({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
     let [text, count, reason, usage] = ["", 0, "", 0];
     for await (const event of readEvents(response)) {
       if (event.error) throw new Error(event.error.message);
-      if (count++ === 0) firstTokens.push(performance.now() - startTime);
+      if (count++ === 0) firstTokenTimes.push(performance.now() - startTime);
       text += event.choices![0]?.text ?? "";
       reason = event.choices![0]?.finish_reason ?? reason;
       usage = event.usage?.completion_tokens ?? usage;
@@ -128,17 +131,18 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     generated += usage;
     return `${text} ${reason} ${usage}`;
   };
-  const [latencies, firstTokens, faults]: [number[], number[], string[]] = [[], [], []];
+  const [latencies, firstTokenTimes, faults]: [number[], number[], string[]] = [[], [], []];
   const refused: Record<string, number> = {};
   let [generated, completed, cancelled] = [0, 0, 0];
   // Prompts and temperatures repeat after so many requests.
-  const alone: string[] = [];
-  for (let i = 0; i < 3 * prompts.length; i++) alone.push(await whole(i));
-  [generated, firstTokens.length] = [0, 0];
-  const bad = malformedRequests(model);
-  const request = async (kind: Kind, i: number): Promise<void> => {
+  const soloTexts: string[] = [];
+  for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWhole(i));
+  [generated, firstTokenTimes.length] = [0, 0];
+  const malformed = malformedRequests(model);
+  const request = async (kind: RequestOutcome, i: number): Promise<void> => {
     if (kind === "malformed") {
-      const [status, path, init] = bad[Object.values(refused).reduce((sum, count) => sum + count, 0) % bad.length]!;
+      const [status, path, init] =
+        malformed[Object.values(refused).reduce((sum, count) => sum + count, 0) % malformed.length]!;
       refused[status] = (refused[status] ?? 0) + 1;
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
@@ -147,25 +151,25 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
       return;
     }
     if (kind === "cancelled") {
-      const outcome = await streamed(i, tokens / 2);
+      const streamOutcome = await requestStreamed(i, tokens / 2);
       // A text may end before its half, by an end token.
-      if (outcome === "cancelled" || outcome === alone[i % alone.length]) cancelled++;
-      else faults.push(`cancelled request ${i}: ${outcome}`);
+      if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) cancelled++;
+      else faults.push(`cancelled request ${i}: ${streamOutcome}`);
       return;
     }
     const startTime = performance.now();
-    const text = await (kind === "whole" ? whole(i) : streamed(i));
+    const text = await (kind === "whole" ? requestWhole(i) : requestStreamed(i));
     latencies.push(performance.now() - startTime);
     completed++;
-    if (text !== alone[i % alone.length])
-      faults.push(`request ${i}: expected "${alone[i % alone.length]}", received "${text}"`);
+    if (text !== soloTexts[i % soloTexts.length])
+      faults.push(`request ${i}: expected "${soloTexts[i % soloTexts.length]}", received "${text}"`);
   };
-  const kinds = kindsOf(settings);
+  const kinds = assignKinds(settings);
   const startTime = performance.now();
-  let next = 0;
+  let nextRequest = 0;
   const client = async (): Promise<void> => {
-    while (next < kinds.length) {
-      const i = next++;
+    while (nextRequest < kinds.length) {
+      const i = nextRequest++;
       await request(kinds[i]!, i).catch((error: unknown) => faults.push(`request ${i}: ${(error as Error).message}`));
     }
   };
@@ -175,7 +179,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     ...{ completed, cancelled, refused, faults, seconds },
     tokensPerSecond: generated / seconds,
     latency: quantiles(latencies),
-    firstToken: quantiles(firstTokens),
+    firstToken: quantiles(firstTokenTimes),
   };
 }
 

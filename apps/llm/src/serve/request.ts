@@ -1,6 +1,6 @@
 import { randomInt } from "node:crypto";
 import type { ChatMessage } from "@mosaic/models";
-import { ApiError, invalidField } from "./api-error.ts";
+import { ApiError, invalidFieldError } from "./api-error.ts";
 import type { TextOptions } from "./messages.ts";
 import type { ServedModel } from "./served-model.ts";
 
@@ -25,7 +25,7 @@ const defaultChatTokens = 256;
 const maxStopStrings = 4;
 
 /** Fields that the server ignores or takes in one value only, which means the same as their absence. */
-const neutralFields: Readonly<
+const ignoredFields: Readonly<
   Record<string, { readonly accepts: (value: unknown) => boolean; readonly text: string }>
 > = {
   n: { accepts: (value) => value === 1, text: "only n = 1 is supported" },
@@ -34,10 +34,10 @@ const neutralFields: Readonly<
   suffix: { accepts: () => false, text: "suffix is not supported" },
   logprobs: { accepts: (value) => value === false, text: "logprobs are not supported" },
   top_logprobs: { accepts: (value) => value === 0, text: "logprobs are not supported" },
-  logit_bias: { accepts: isEmpty, text: "logit_bias is not supported" },
+  logit_bias: { accepts: isEmptyValue, text: "logit_bias is not supported" },
   presence_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
   frequency_penalty: { accepts: (value) => value === 0, text: "use repetition_penalty" },
-  tools: { accepts: isEmpty, text: "tools are not supported" },
+  tools: { accepts: isEmptyValue, text: "tools are not supported" },
   tool_choice: { accepts: (value) => value === "none", text: "tools are not supported" },
   response_format: {
     accepts: (value) => isJson(value) && value["type"] === "text",
@@ -46,12 +46,12 @@ const neutralFields: Readonly<
   user: { accepts: (value) => typeof value === "string", text: "expected a string" },
 };
 
-const ownFields: readonly string[] = [
+const supportedFields: readonly string[] = [
   ...["model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k"],
   ...["repetition_penalty", "stop", "seed", "stream", "stream_options"],
 ];
 
-function isEmpty(value: unknown): boolean {
+function isEmptyValue(value: unknown): boolean {
   return typeof value === "object" && value !== null && Object.keys(value).length === 0;
 }
 
@@ -63,7 +63,8 @@ function isEmpty(value: unknown): boolean {
 export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
   const fields = new RequestFields(parseBody(body));
   const name = fields.get("model", (value) => typeof value === "string", "a string");
-  if (name === undefined) throw invalidField("model", `model: required; this server has the model "${model.name}"`);
+  if (name === undefined)
+    throw invalidFieldError("model", `model: required; this server has the model "${model.name}"`);
   if (name !== model.name) {
     const message = `the model "${String(name)}" does not exist; this server has the model "${model.name}"`;
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
@@ -73,7 +74,7 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
   const stream = fields.get("stream_options", isJson, "an object") as Json | undefined;
   return {
     kind,
-    options: { tokens, maxNewTokens: newTokens(kind, fields, { tokens, model }), ...samplingOf(fields) },
+    options: { tokens, maxNewTokens: parseNewTokens(kind, fields, { tokens, model }), ...parseSamplingOptions(fields) },
     isStreamed: fields.get("stream", isBoolean, "true or false") === true,
     includesUsage: stream?.["include_usage"] === true,
   };
@@ -103,7 +104,7 @@ class RequestFields {
   get(name: string, accepts: (value: unknown) => boolean, expected: string): unknown {
     const value = this.#json[name] ?? undefined;
     if (value === undefined || accepts(value)) return value;
-    throw invalidField(name, `${name}: expected ${expected}, received ${shorten(value)}`);
+    throw invalidFieldError(name, `${name}: expected ${expected}, received ${shorten(value)}`);
   }
 
   number(
@@ -134,12 +135,12 @@ class RequestFields {
   checkNames(kind: RequestKind): void {
     for (const [name, value] of Object.entries(this.#json)) {
       if (value === null) continue;
-      const neutral = Object.hasOwn(neutralFields, name) ? neutralFields[name] : undefined;
-      if (neutral?.accepts(value) === true) continue;
-      if (neutral) throw invalidField(name, `${name}: ${neutral.text}`, "unsupported_value");
-      const isForeign = name === (kind === "chat" ? "prompt" : "messages");
-      if (!ownFields.includes(name) || isForeign) {
-        throw invalidField(name, `${shorten(name)}: unknown field`, "unknown_parameter");
+      const ignoredField = Object.hasOwn(ignoredFields, name) ? ignoredFields[name] : undefined;
+      if (ignoredField?.accepts(value) === true) continue;
+      if (ignoredField) throw invalidFieldError(name, `${name}: ${ignoredField.text}`, "unsupported_value");
+      const isOfOtherEndpoint = name === (kind === "chat" ? "prompt" : "messages");
+      if (!supportedFields.includes(name) || isOfOtherEndpoint) {
+        throw invalidFieldError(name, `${shorten(name)}: unknown field`, "unknown_parameter");
       }
     }
   }
@@ -150,22 +151,23 @@ const shorten = (value: unknown): string => {
   return text.length > 60 ? `${text.slice(0, 57)}…` : text;
 };
 
-function newTokens(
+function parseNewTokens(
   kind: RequestKind,
   fields: RequestFields,
   { tokens, model }: { tokens: readonly number[]; model: ServedModel },
 ): number {
-  const old = fields.number("max_tokens", { min: 1, isInteger: true });
-  const given = (kind === "chat" ? fields.number("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? old;
-  const left = model.maxLength - tokens.length;
-  if (left < (given ?? 1)) {
-    const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${given === undefined ? "at least 1 more is required" : `${given} more were requested`}`;
-    throw invalidField(kind === "chat" ? "messages" : "prompt", message, "context_length_exceeded");
+  const maxTokens = fields.number("max_tokens", { min: 1, isInteger: true });
+  const requestedTokens =
+    (kind === "chat" ? fields.number("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? maxTokens;
+  const availableTokens = model.maxLength - tokens.length;
+  if (availableTokens < (requestedTokens ?? 1)) {
+    const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${requestedTokens === undefined ? "at least 1 more is required" : `${requestedTokens} more were requested`}`;
+    throw invalidFieldError(kind === "chat" ? "messages" : "prompt", message, "context_length_exceeded");
   }
-  return given ?? Math.min(left, kind === "chat" ? defaultChatTokens : defaultCompletionTokens);
+  return requestedTokens ?? Math.min(availableTokens, kind === "chat" ? defaultChatTokens : defaultCompletionTokens);
 }
 
-function samplingOf(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
+function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
   const temperature = fields.number("temperature", { min: 0, max: 2 });
   const topP = fields.number("top_p", { above: 0, max: 1 });
   const topK = fields.number("top_k", { min: 0, isInteger: true });
@@ -182,9 +184,9 @@ function samplingOf(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNew
 }
 
 function stopStrings(fields: RequestFields): readonly string[] {
-  const isStop = (value: unknown): boolean => typeof value === "string" && value !== "";
+  const isStopString = (value: unknown): boolean => typeof value === "string" && value !== "";
   const accepts = (value: unknown): boolean =>
-    isStop(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStop));
+    isStopString(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStopString));
   const stop = fields.get(
     "stop",
     accepts,
@@ -195,55 +197,60 @@ function stopStrings(fields: RequestFields): readonly string[] {
 
 /** A text or its tokens, or an array with one of either. */
 function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
-  const isId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
-  const isIds = (value: unknown): boolean => Array.isArray(value) && value.every(isId);
-  const isPrompt = (value: unknown): boolean => typeof value === "string" || isIds(value);
+  const isTokenId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
+  const areTokenIds = (value: unknown): boolean => Array.isArray(value) && value.every(isTokenId);
+  const isPromptValue = (value: unknown): boolean => typeof value === "string" || areTokenIds(value);
   const accepts = (value: unknown): boolean =>
-    isPrompt(value) || (Array.isArray(value) && value.length === 1 && isPrompt(value[0]));
-  const given = fields.get("prompt", accepts, "a string, or an array of token ids") as
+    isPromptValue(value) || (Array.isArray(value) && value.length === 1 && isPromptValue(value[0]));
+  const promptField = fields.get("prompt", accepts, "a string, or an array of token ids") as
     | string
     | number[]
     | [string | number[]];
-  if (given === undefined) throw invalidField("prompt", "prompt: required");
-  const isNested = Array.isArray(given) && given.length === 1 && typeof given[0] !== "number";
-  const prompt = (isNested ? given[0] : given) as string | readonly number[];
+  if (promptField === undefined) throw invalidFieldError("prompt", "prompt: required");
+  const isBatchOfOne = Array.isArray(promptField) && promptField.length === 1 && typeof promptField[0] !== "number";
+  const prompt = (isBatchOfOne ? promptField[0] : promptField) as string | readonly number[];
   const tokens = typeof prompt === "string" ? tokenizer.encode(prompt) : prompt;
-  const unknown = tokens.find((token) => token >= vocabSize);
-  if (tokens.length > 0 && unknown === undefined) return tokens;
-  const received = unknown === undefined ? "none" : String(unknown);
-  throw invalidField("prompt", `prompt: expected at least one token, each below ${vocabSize}, received ${received}`);
+  const unknownToken = tokens.find((token) => token >= vocabSize);
+  if (tokens.length > 0 && unknownToken === undefined) return tokens;
+  const receivedText = unknownToken === undefined ? "none" : String(unknownToken);
+  throw invalidFieldError(
+    "prompt",
+    `prompt: expected at least one token, each below ${vocabSize}, received ${receivedText}`,
+  );
 }
 
 function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
   const accepts = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
-  const given = fields.get("messages", accepts, "a non-empty array of messages") as readonly unknown[] | undefined;
-  if (given === undefined) throw invalidField("messages", "messages: required");
-  const messages = given.map(toMessage);
+  const messagesField = fields.get("messages", accepts, "a non-empty array of messages") as
+    | readonly unknown[]
+    | undefined;
+  if (messagesField === undefined) throw invalidFieldError("messages", "messages: required");
+  const messages = messagesField.map(toMessage);
   if (!tokenizer.hasChatTemplate) {
-    throw invalidField("messages", "this model has no chat template; use /v1/completions", "no_chat_template");
+    throw invalidFieldError("messages", "this model has no chat template; use /v1/completions", "no_chat_template");
   }
   let tokens: readonly number[];
   try {
     tokens = tokenizer.encode(tokenizer.applyChatTemplate(messages), { addSpecialTokens: false });
   } catch (error) {
-    throw invalidField("messages", (error as Error).message);
+    throw invalidFieldError("messages", (error as Error).message);
   }
   if (tokens.length > 0 && tokens.every((token) => token < vocabSize)) return tokens;
-  throw invalidField("messages", "messages: expected text whose tokens are in the model's vocabulary");
+  throw invalidFieldError("messages", "messages: expected text whose tokens are in the model's vocabulary");
 }
 
 /** Parts of a content are one text. */
 function toMessage(value: unknown, index: number): ChatMessage {
-  const where = `messages[${index}]`;
+  const fieldName = `messages[${index}]`;
   if (!isJson(value) || typeof value["role"] !== "string") {
-    throw invalidField("messages", `${where}: expected { role, content }, received ${shorten(value)}`);
+    throw invalidFieldError("messages", `${fieldName}: expected { role, content }, received ${shorten(value)}`);
   }
   const { content } = value;
   if (typeof content === "string") return { role: value["role"], content };
-  const isText = (part: unknown): part is { text: string } =>
+  const isTextPart = (part: unknown): part is { text: string } =>
     isJson(part) && part["type"] === "text" && typeof part["text"] === "string";
-  if (Array.isArray(content) && content.every(isText)) {
+  if (Array.isArray(content) && content.every(isTextPart)) {
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }
-  throw invalidField("messages", `${where}.content: expected a string, or parts of the type "text"`);
+  throw invalidFieldError("messages", `${fieldName}.content: expected a string, or parts of the type "text"`);
 }

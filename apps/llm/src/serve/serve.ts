@@ -13,7 +13,7 @@ import { readServedModel } from "./served-model.ts";
 import type { ServeRankSettings } from "./serve-rank.ts";
 
 /** What a server is made of beside its settings. */
-export interface ServeParts {
+export interface ServeOptions {
   /** The program of the ranks. */
   readonly entry: URL;
   /** The page at /. */
@@ -43,10 +43,10 @@ const maxRestarts = 1_000_000;
  *
  * @throws UsageError for a folder without a model, and for an address that is not available.
  */
-export async function serve(settings: ServeSettings, parts: ServeParts): Promise<RunningServer> {
+export async function serve(settings: ServeSettings, options: ServeOptions): Promise<RunningServer> {
   const { batch, queue, host, key, maxBody, deadline, grace, cacheTokens, port } = settings;
   const model = await readServedModel(settings.model, cacheTokens);
-  const page = readFileSync(parts.page, "utf8");
+  const page = readFileSync(options.page, "utf8");
   const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
   const limits = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };
   const http = createHttpServer({ engine, model, page, limits });
@@ -54,18 +54,18 @@ export async function serve(settings: ServeSettings, parts: ServeParts): Promise
   // Only this user may connect: the directory has mode 0700.
   const directory = mkdtempSync(join(tmpdir(), "mosaic-serve-"));
   const socket = join(directory, "socket");
-  const ranks = acceptRanks(engine, parts.onReady ?? (() => {}));
+  const ranks = acceptRanks(engine, options.onReady ?? (() => {}));
   ranks.listen(socket);
   await once(ranks, "listening");
-  let closing: Promise<void> | undefined;
+  let closingHttp: Promise<void> | undefined;
   const closeHttp = (): Promise<void> => {
-    closing ??= new Promise((resolve) => http.close(() => resolve()));
+    closingHttp ??= new Promise((resolve) => http.close(() => resolve()));
     http.closeIdleConnections();
-    return closing;
+    return closingHttp;
   };
   const force = new AbortController();
   let isStopping = false;
-  const done = runRanks(settings, { engine, socket, parts, signal: force.signal })
+  const done = runRanks(settings, { engine, socket, options, signal: force.signal })
     .catch((error: unknown) => {
       if (!isStopping) throw error;
     })
@@ -89,8 +89,8 @@ export async function serve(settings: ServeSettings, parts: ServeParts): Promise
     if (engine.isReady) void engine.stop().then((hasRanks) => hasRanks || kill());
     else kill();
   };
-  const { address, family, port: actual } = http.address() as AddressInfo;
-  const url = `http://${family === "IPv6" ? `[${address}]` : address}:${actual}`;
+  const { address, family, port: boundPort } = http.address() as AddressInfo;
+  const url = `http://${family === "IPv6" ? `[${address}]` : address}:${boundPort}`;
   return { url, done, stop, kill };
 }
 
@@ -100,8 +100,8 @@ async function listen(http: HttpServer, host: string, port: number): Promise<voi
     await once(http, "listening");
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    const why = code === "EADDRINUSE" ? `${host}:${port} is in use` : message;
-    throw new UsageError(`--port: cannot listen on the address: ${why}`, { cause: error });
+    const reason = code === "EADDRINUSE" ? `${host}:${port} is in use` : message;
+    throw new UsageError(`--port: cannot listen on the address: ${reason}`, { cause: error });
   }
 }
 
@@ -123,23 +123,23 @@ function acceptRanks(engine: Engine, onReady: () => void): Server {
   });
 }
 
-interface RankParts {
+interface RankRunOptions {
   readonly engine: Engine;
   readonly socket: string;
-  readonly parts: ServeParts;
+  readonly options: ServeOptions;
   readonly signal: AbortSignal;
 }
 
-async function runRanks(settings: ServeSettings, { engine, socket, parts, signal }: RankParts): Promise<void> {
+async function runRanks(settings: ServeSettings, { engine, socket, options, signal }: RankRunOptions): Promise<void> {
   const { model, backend, ranks, batch, cacheTokens, seed } = settings;
-  const forRanks: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket };
-  const program = { entry: parts.entry, args: ["serve", JSON.stringify(forRanks)], ranks };
+  const rankSettings: ServeRankSettings = { model, backend, ranks, batch, cacheTokens, seed, socket };
+  const program = { entry: options.entry, args: ["serve", JSON.stringify(rankSettings)], ranks };
   const result = await startRanks(program, {
     maxRestarts,
-    ...parts.launch,
+    ...options.launch,
     abort: signal,
     onEvent(event) {
-      parts.launch?.onEvent?.(event);
+      options.launch?.onEvent?.(event);
       if (event.type !== "exit" || event.code === 0) return;
       // Sooner than by the socket of rank 0, which may not be the one that died.
       engine.detach(`rank ${event.rank} was lost; restarting all ranks`);

@@ -9,16 +9,16 @@ export function splitWords(text: string): readonly string[] {
 }
 
 /** The character of each byte: itself where it is printable, else one from 256 on. */
-const characterOfByte: readonly string[] = (() => {
+const byteToCharacter: readonly string[] = (() => {
   const isPrintable = (byte: number): boolean => (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
-  let next = 256;
-  return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(isPrintable(byte) ? byte : next++));
+  let nextCodePoint = 256;
+  return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(isPrintable(byte) ? byte : nextCodePoint++));
 })();
 
 /** All 256 characters, in the order of their code points. */
-export const alphabet: readonly string[] = characterOfByte.toSorted((a, b) => a.codePointAt(0)! - b.codePointAt(0)!);
+export const alphabet: readonly string[] = byteToCharacter.toSorted((a, b) => a.codePointAt(0)! - b.codePointAt(0)!);
 
 /** A word by the characters of its bytes. */
 export function byteCharacters(word: string): readonly string[] {
-  return [...new TextEncoder().encode(word)].map((byte) => characterOfByte[byte]!);
+  return [...new TextEncoder().encode(word)].map((byte) => byteToCharacter[byte]!);
 }

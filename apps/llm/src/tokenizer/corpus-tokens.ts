@@ -31,11 +31,11 @@ export function encodeBooks(tokenizer: Tokenizer, books: readonly Book[]): reado
 
 /** As `tokenizer.encode`, where each distinct word is encoded once: tokens never cross the bounds of words. */
 export function wordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
-  const known = new Map<string, readonly number[]>();
+  const cachedWords = new Map<string, readonly number[]>();
   return (text) =>
     splitWords(text).flatMap((word) => {
-      let ids = known.get(word);
-      if (!ids) known.set(word, (ids = tokenizer.encode(word)));
+      let ids = cachedWords.get(word);
+      if (!ids) cachedWords.set(word, (ids = tokenizer.encode(word)));
       return ids;
     });
 }

@@ -27,70 +27,73 @@ export function trainBytePairs(texts: readonly string[], size: number): BytePair
   if (!(Number.isSafeInteger(size) && size >= tokens.length)) {
     throw new RangeError(`trainBytePairs: expected a vocabulary of at least ${tokens.length}, received ${size}`);
   }
-  const idOf = new Map(tokens.map((token, id) => [token, id]));
-  const words = countWords(texts, idOf);
+  const tokenIds = new Map(tokens.map((token, id) => [token, id]));
+  const words = countWords(texts, tokenIds);
   const pairs = new PairCounts(words);
   const merges: [string, string][] = [];
   while (tokens.length < size) {
-    const best = pairs.mostFrequent();
-    if (!best) break;
-    const [a, b] = best;
+    const bestPair = pairs.findMostFrequent();
+    if (!bestPair) break;
+    const [a, b] = bestPair;
     merges.push([tokens[a]!, tokens[b]!]);
     tokens.push(tokens[a]! + tokens[b]!);
-    pairs.merge(best, tokens.length - 1);
+    pairs.merge(bestPair, tokens.length - 1);
   }
   return { vocabulary: new Map(tokens.map((token, id) => [token, id])), merges };
 }
 
-function countWords(texts: readonly string[], idOf: ReadonlyMap<string, number>): readonly WordCount[] {
+function countWords(texts: readonly string[], tokenIds: ReadonlyMap<string, number>): readonly WordCount[] {
   const counts = new Map<string, number>();
   for (const text of texts) for (const word of splitWords(text)) counts.set(word, (counts.get(word) ?? 0) + 1);
-  return [...counts].map(([word, count]) => ({ ids: byteCharacters(word).map((each) => idOf.get(each)!), count }));
+  return [...counts].map(([word, count]) => ({
+    ids: byteCharacters(word).map((byteCharacter) => tokenIds.get(byteCharacter)!),
+    count,
+  }));
 }
 
 /** How often each pair of neighbours occurs, and in which words. */
 class PairCounts {
-  readonly #counts = new Map<number, number>();
-  readonly #words = new Map<number, Set<WordCount>>();
+  readonly #pairCounts = new Map<number, number>();
+  readonly #wordsByPair = new Map<number, Set<WordCount>>();
 
   constructor(words: readonly WordCount[]) {
-    for (const word of words) this.#add(word, 1);
+    for (const word of words) this.#addWord(word, 1);
   }
 
-  #add(word: WordCount, sign: 1 | -1): void {
+  #addWord(word: WordCount, sign: 1 | -1): void {
     const { ids, count } = word;
     for (let i = 0; i + 1 < ids.length; i++) {
       const key = pairKey(ids[i]!, ids[i + 1]!);
-      const total = (this.#counts.get(key) ?? 0) + sign * count;
-      if (total > 0) this.#counts.set(key, total);
-      else this.#counts.delete(key);
-      const within = this.#words.get(key) ?? new Set();
-      if (sign > 0) this.#words.set(key, within.add(word));
-      else within.delete(word);
+      const total = (this.#pairCounts.get(key) ?? 0) + sign * count;
+      if (total > 0) this.#pairCounts.set(key, total);
+      else this.#pairCounts.delete(key);
+      const containingWords = this.#wordsByPair.get(key) ?? new Set();
+      if (sign > 0) this.#wordsByPair.set(key, containingWords.add(word));
+      else containingWords.delete(word);
     }
   }
 
   /** A pair that occurs more than once; undefined if none does. */
-  mostFrequent(): readonly [number, number] | undefined {
-    let [best, most] = [-1, 1];
-    for (const [key, count] of this.#counts) {
-      if (count > most || (count === most && best >= 0 && key < best)) [best, most] = [key, count];
+  findMostFrequent(): readonly [number, number] | undefined {
+    let [bestKey, maxCount] = [-1, 1];
+    for (const [key, count] of this.#pairCounts) {
+      if (count > maxCount || (count === maxCount && bestKey >= 0 && key < bestKey)) [bestKey, maxCount] = [key, count];
     }
-    return best < 0 ? undefined : [Math.floor(best / 2 ** 20), best % 2 ** 20];
+    return bestKey < 0 ? undefined : [Math.floor(bestKey / 2 ** 20), bestKey % 2 ** 20];
   }
 
   /** Puts the new token in the place of the pair, in every word. */
   merge([a, b]: readonly [number, number], merged: number): void {
-    for (const word of [...(this.#words.get(pairKey(a, b)) ?? [])]) {
-      this.#add(word, -1);
+    for (const word of [...(this.#wordsByPair.get(pairKey(a, b)) ?? [])]) {
+      this.#addWord(word, -1);
       const ids: number[] = [];
       for (let i = 0; i < word.ids.length; i++) {
-        const isPair = word.ids[i] === a && word.ids[i + 1] === b;
-        ids.push(isPair ? merged : word.ids[i]!);
-        if (isPair) i++;
+        const matchesPair = word.ids[i] === a && word.ids[i + 1] === b;
+        ids.push(matchesPair ? merged : word.ids[i]!);
+        if (matchesPair) i++;
       }
       word.ids = ids;
-      this.#add(word, 1);
+      this.#addWord(word, 1);
     }
   }
 }

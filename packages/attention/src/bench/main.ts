@@ -15,22 +15,22 @@ async function main(args: readonly string[]): Promise<number> {
     return 0;
   }
   checkWritable(settings);
-  const measured: Measurement[] = [];
+  const measurements: Measurement[] = [];
   for (const length of settings.seqLengths) {
     if (process.stderr.isTTY) process.stderr.write(`\r\u001b[Kmeasuring ${length} tokens`);
-    measured.push(...(await measureLength(settings, length)));
+    measurements.push(...(await measureLength(settings, length)));
   }
   if (process.stderr.isTTY) process.stderr.write("\r\u001b[K");
   const title = describeBench(settings);
-  if (settings.svg !== undefined) writeFileSync(settings.svg, drawBench(measured, title));
-  const { mask, seqLengths: _, json, svg: __, ...rest } = settings;
+  if (settings.svg !== undefined) writeFileSync(settings.svg, drawBench(measurements, title));
+  const { mask, seqLengths: _, json, svg: __, ...otherSettings } = settings;
   const cores = availableParallelism();
-  if (json) console.log(JSON.stringify({ ...rest, mask: mask.name, cores, measurements: measured }));
-  else console.log(`${title}; ${cores} cores\n\n${formatBenchTable(measured)}\n\n${notes(settings)}`);
+  if (json) console.log(JSON.stringify({ ...otherSettings, mask: mask.name, cores, measurements }));
+  else console.log(`${title}; ${cores} cores\n\n${formatBenchTable(measurements)}\n\n${formatNotes(settings)}`);
   return 0;
 }
 
-function notes({ repetitions, backends }: BenchSettings): string {
+function formatNotes({ repetitions, backends }: BenchSettings): string {
   return `Medians of ${repetitions} rounds, each of which runs all backends in sequence; ratios are relative to ${backends[0]} in the same round.\nAll ranks share the cores of this process: speedups from multiple hosts or GPUs are not measured.`;
 }
 

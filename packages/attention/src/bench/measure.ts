@@ -39,9 +39,9 @@ export async function measureLength(settings: BenchSettings, seqLength: number):
     const seconds: number[][] = runs.map(() => []);
     for (let round = 0; round <= settings.repetitions; round++) {
       for (const [i, run] of runs.entries()) {
-        const took = await run.once();
+        const elapsedSeconds = await run.measureOnce();
         // Round 0 warms up: memory, threads, plans.
-        if (round > 0) seconds[i]!.push(took);
+        if (round > 0) seconds[i]!.push(elapsedSeconds);
       }
     }
     return runs.map((run, i) => ({
@@ -94,16 +94,18 @@ class AttentionBench implements AsyncDisposable {
   }
 
   static async open(settings: BenchSettings, backend: string, length: number): Promise<AttentionBench> {
-    const { ranks: wanted, placement } = settings;
-    const isOne = backend === "local";
-    const ranks = isOne ? 1 : wanted;
-    const threads = Math.max(1, Math.floor(availableParallelism() / wanted));
-    const contexts = await world(ranks, { device: () => cpu({ threads: isOne ? threads * wanted : threads }) });
+    const { ranks: rankCount, placement } = settings;
+    const isSingleRank = backend === "local";
+    const ranks = isSingleRank ? 1 : rankCount;
+    const threads = Math.max(1, Math.floor(availableParallelism() / rankCount));
+    const contexts = await world(ranks, {
+      device: () => cpu({ threads: isSingleRank ? threads * rankCount : threads }),
+    });
     try {
       return new AttentionBench(
         settings,
         backend,
-        layoutOf({ mesh: { sp: ranks }, axes: isOne ? [] : ["sp"], placement, length }),
+        layoutOf({ mesh: { sp: ranks }, axes: isSingleRank ? [] : ["sp"], placement, length }),
         contexts,
       );
     } catch (error) {
@@ -117,9 +119,9 @@ class AttentionBench implements AsyncDisposable {
   }
 
   /** Seconds from when all ranks are idle until all are done. */
-  async once(): Promise<number> {
+  async measureOnce(): Promise<number> {
     await this.#synchronize();
-    const before = this.#sent();
+    const bytesBefore = this.#totalBytesSent();
     const startTime = performance.now();
     const outputs = this.#shards.map(({ ctx, q, k, v }) => {
       const { mask } = this.#settings;
@@ -128,7 +130,7 @@ class AttentionBench implements AsyncDisposable {
     if (this.#settings.backward) for (const [i, out] of outputs.entries()) out.backward(this.#shards[i]!.dOut);
     await this.#synchronize();
     const seconds = (performance.now() - startTime) / 1000;
-    this.bytesSent = this.#sent() - before;
+    this.bytesSent = this.#totalBytesSent() - bytesBefore;
     for (const out of outputs) out[Symbol.dispose]();
     for (const { q, k, v } of this.#shards) {
       for (const x of [q, k, v]) {
@@ -148,7 +150,7 @@ class AttentionBench implements AsyncDisposable {
     await Promise.all(this.#shards.map(({ ctx }) => ctx.device.stream.synchronize()));
   }
 
-  #sent(): number {
+  #totalBytesSent(): number {
     return this.#shards.reduce((sum, { ctx }) => sum + ctx.mesh.group("sp").traffic().bytesSent, 0);
   }
 }
@@ -158,16 +160,24 @@ function makeShard(
   { numHeads, numKvHeads, headDim, dtype, backward }: BenchSettings,
   rows: number,
 ): Shard {
-  const make = (heads: number, seed: number): Tensor => {
-    const x = fromArray(ctx, noise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], { dtype });
+  const createInput = (heads: number, seed: number): Tensor => {
+    const x = fromArray(ctx, generateNoise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], {
+      dtype,
+    });
     x.requiresGrad = backward && seed < 3;
     return x;
   };
-  return { ctx, q: make(numHeads, 0), k: make(numKvHeads, 1), v: make(numKvHeads, 2), dOut: make(numHeads, 3) };
+  return {
+    ctx,
+    q: createInput(numHeads, 0),
+    k: createInput(numKvHeads, 1),
+    v: createInput(numKvHeads, 2),
+    dOut: createInput(numHeads, 3),
+  };
 }
 
 /** From −1 to 1, the same each time (Lehmer 1951). */
-function noise(length: number, seed: number): Float32Array {
+function generateNoise(length: number, seed: number): Float32Array {
   let state = seed + 1;
   return Float32Array.from({ length }, () => {
     state = (state * 48_271) % 2_147_483_647;

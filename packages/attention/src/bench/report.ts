@@ -21,8 +21,8 @@ export function describeBench({
 const columns = ["tokens", "backend", "median", "from", "to", "ratio", "GFLOP/s", "sent"] as const;
 
 /** A head, then a line for each measurement. */
-export function formatBenchTable(measured: readonly Measurement[]): string {
-  const cells = measured.map((each) => [
+export function formatBenchTable(measurements: readonly Measurement[]): string {
+  const cells = measurements.map((each) => [
     `${each.seqLength}`,
     each.ranks === 1 ? `${each.backend} (one device)` : each.backend,
     formatSeconds(each.seconds),
@@ -37,43 +37,43 @@ export function formatBenchTable(measured: readonly Measurement[]): string {
   return [columns, ...cells].map((row) => row.map(pad).join("  ").trimEnd()).join("\n");
 }
 
-const WIDTH = 760;
-const LABEL = 190;
-const LINE = 26;
+const CHART_WIDTH = 760;
+const LABEL_WIDTH = 190;
+const LINE_HEIGHT = 26;
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#aa4499", "#e69f00"];
 
 /** A bar for each measurement, as long as its median beside the longest of its length; each has its number. */
-export function drawBench(measured: readonly Measurement[], title: string): string {
-  const names = [...new Set(measured.map(({ backend }) => backend))];
-  const room = WIDTH - LABEL - 190;
-  const bars = measured.map((each, i) => {
+export function drawBench(measurements: readonly Measurement[], title: string): string {
+  const names = [...new Set(measurements.map(({ backend }) => backend))];
+  const barWidth = CHART_WIDTH - LABEL_WIDTH - 190;
+  const bars = measurements.map((each, i) => {
     const longest = Math.max(
-      ...measured.filter(({ seqLength }) => seqLength === each.seqLength).map(({ seconds }) => seconds),
+      ...measurements.filter(({ seqLength }) => seqLength === each.seqLength).map(({ seconds }) => seconds),
     );
-    const y = 60 + i * LINE;
-    const width = Math.max(1, (each.seconds / longest) * room);
-    const number = `${formatSeconds(each.seconds)}, ${each.ratio.toFixed(2)} ×`;
+    const y = 60 + i * LINE_HEIGHT;
+    const width = Math.max(1, (each.seconds / longest) * barWidth);
+    const valueText = `${formatSeconds(each.seconds)}, ${each.ratio.toFixed(2)} ×`;
     const bar = rect(
-      { x: LABEL, y, width, height: LINE - 8 },
+      { x: LABEL_WIDTH, y, width, height: LINE_HEIGHT - 8 },
       `fill="${COLORS[names.indexOf(each.backend) % COLORS.length]}"`,
     );
-    const spread = `${each.backend}, ${each.seqLength} tokens: ${formatSeconds(each.shortest)} to ${formatSeconds(each.longest)}`;
+    const rangeText = `${each.backend}, ${each.seqLength} tokens: ${formatSeconds(each.shortest)} to ${formatSeconds(each.longest)}`;
     return [
       text(
-        LABEL - 10,
+        LABEL_WIDTH - 10,
         y + 13,
         `${each.seqLength} · ${each.backend}`,
         `text-anchor="end" font-size="13" fill="#1c2430"`,
       ),
-      tooltip(spread, bar),
-      text(LABEL + width + 8, y + 13, number, `font-size="13" fill="#1c2430"`),
+      tooltip(rangeText, bar),
+      text(LABEL_WIDTH + width + 8, y + 13, valueText, `font-size="13" fill="#1c2430"`),
     ].join("\n");
   });
-  const height = 60 + measured.length * LINE + 16;
+  const height = 60 + measurements.length * LINE_HEIGHT + 16;
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${WIDTH} ${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${CHART_WIDTH} ${height}" role="img" aria-labelledby="title" font-family="system-ui, sans-serif">`,
     `<title id="title">${escape(title)}</title>`,
-    rect({ x: 0, y: 0, width: WIDTH, height }, `fill="#ffffff"`),
+    rect({ x: 0, y: 0, width: CHART_WIDTH, height }, `fill="#ffffff"`),
     text(16, 32, title, `font-size="14" font-weight="600" fill="#1c2430"`),
     ...bars,
     "</svg>\n",

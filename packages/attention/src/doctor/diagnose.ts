@@ -67,14 +67,14 @@ function checkVersions(system: System, names: readonly string[], wanted: string 
 
 /** Two ranks of one process, on the CPU: the addons of the device and of the collectives. */
 async function checkTwoRanks(system: System): Promise<readonly Finding[]> {
-  const found = await system.runProbe("ranks");
-  if ("error" in found) return [problem(...formatFailure(found.error))];
-  if (found.value !== 12)
-    return [problem(`all-reduce of two CPU ranks returned ${found.value}, expected 12`, "reinstall @mosaic")];
-  const missing = system.version("@mosaic/launcher") === undefined;
+  const probeResult = await system.runProbe("ranks");
+  if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
+  if (probeResult.value !== 12)
+    return [problem(`all-reduce of two CPU ranks returned ${probeResult.value}, expected 12`, "reinstall @mosaic")];
+  const isLauncherMissing = system.version("@mosaic/launcher") === undefined;
   return [
     ok("all-reduce of two CPU ranks over shared memory passed"),
-    ...(missing ? [note("multi-process programs require mosaic-run", "npm install @mosaic/launcher")] : []),
+    ...(isLauncherMissing ? [note("multi-process programs require mosaic-run", "npm install @mosaic/launcher")] : []),
   ];
 }
 
@@ -83,11 +83,11 @@ const selectionCheck: Check = {
   name: "init()",
   async run(system) {
     try {
-      const { device, collectives, warning: why } = await detectFromProbes(system);
+      const { device, collectives, warning: detectWarning } = await detectFromProbes(system);
       const reason = system.env["MOSAIC_DEVICE"] ? ", set by MOSAIC_DEVICE" : "";
       return [
         ok(`device "${device}", collectives "${collectives}"${reason}`),
-        ...(why === undefined ? [] : [note(why)]),
+        ...(detectWarning === undefined ? [] : [note(detectWarning)]),
       ];
     } catch (error) {
       return [problem((error as Error).message)];
@@ -100,14 +100,19 @@ async function detectFromProbes({ env, exists, runProbe }: System): Promise<Dete
   // Outside of a job: what a job of one rank for each GPU would come to.
   const gpus = "value" in cuda ? Math.max(1, cuda.value.gpus.length) : 1;
   const ranks = launchEnvironment(env).launcher === undefined ? { worldSize: gpus, localRanks: gpus } : {};
-  const machine = { env, exists, cuda: () => unwrapProbe(runProbe("cuda")), nccl: () => unwrapProbe(runProbe("nccl")) };
-  return detectOn(machine, ranks);
+  const detectionSystem = {
+    env,
+    exists,
+    cuda: () => unwrapProbe(runProbe("cuda")),
+    nccl: () => unwrapProbe(runProbe("nccl")),
+  };
+  return detectOn(detectionSystem, ranks);
 }
 
-async function unwrapProbe<T>(asked: Promise<ProbeResult<T>>): Promise<T> {
-  const answer = await asked;
-  if ("value" in answer) return answer.value;
-  const { message, remedy } = answer.error;
+async function unwrapProbe<T>(pendingResult: Promise<ProbeResult<T>>): Promise<T> {
+  const probeResult = await pendingResult;
+  if ("value" in probeResult) return probeResult.value;
+  const { message, remedy } = probeResult.error;
   throw new Error(remedy === undefined ? message : `${message}; ${remedy}`);
 }
 
@@ -126,10 +131,10 @@ export interface Section {
 
 /** Runs all checks at once, each probe once; sections in the order of the checks, without empty ones. */
 export async function diagnose(system: System): Promise<readonly Section[]> {
-  const answers = new Map<string, unknown>();
+  const probeResults = new Map<string, unknown>();
   const runProbe = ((probe: Parameters<System["runProbe"]>[0]) => {
-    if (!answers.has(probe)) answers.set(probe, system.runProbe(probe));
-    return answers.get(probe);
+    if (!probeResults.has(probe)) probeResults.set(probe, system.runProbe(probe));
+    return probeResults.get(probe);
   }) as System["runProbe"];
   const sections = await Promise.all(checks.map((check) => runCheck(check, { ...system, runProbe })));
   return sections.filter(({ findings }) => findings.length > 0);
@@ -159,12 +164,12 @@ export function formatReport(sections: readonly Section[], summary = "all instal
   return [...lines, "", formatSummary(sections, summary)].join("\n");
 }
 
-function formatSummary(sections: readonly Section[], good: string): string {
+function formatSummary(sections: readonly Section[], okText: string): string {
   const problems = countFindings(sections, "problem");
   const notes = countFindings(sections, "note");
-  const words = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
-  if (problems > 0) return `${words(problems, "problem")}, ${words(notes, "note")}`;
-  return `${good}${notes > 0 ? `; ${words(notes, "note")}` : ""}`;
+  const formatCount = (number: number, word: string): string => `${number} ${word}${number === 1 ? "" : "s"}`;
+  if (problems > 0) return `${formatCount(problems, "problem")}, ${formatCount(notes, "note")}`;
+  return `${okText}${notes > 0 ? `; ${formatCount(notes, "note")}` : ""}`;
 }
 
 export function countFindings(sections: readonly Section[], level: FindingLevel): number {
@@ -173,7 +178,9 @@ export function countFindings(sections: readonly Section[], level: FindingLevel)
 
 /** For programs. */
 export function formatReportJson(sections: readonly Section[], version: string | undefined): string {
-  const findings = sections.flatMap(({ name, findings: own }) => own.map((finding) => ({ check: name, ...finding })));
+  const findings = sections.flatMap(({ name, findings: sectionFindings }) =>
+    sectionFindings.map((finding) => ({ check: name, ...finding })),
+  );
   return JSON.stringify(
     { version, problems: countFindings(sections, "problem"), notes: countFindings(sections, "note"), findings },
     null,

@@ -14,14 +14,14 @@ export const driverCheck: Check = {
       if (!hasGpu(system)) return [note("skipped: @mosaic/kernels-cuda is not installed")];
       return [note("NVIDIA GPU found, but @mosaic/kernels-cuda is not installed", "npm install @mosaic/kernels-cuda")];
     }
-    const found = await system.runProbe("cuda");
-    if ("value" in found) {
-      const { driver: cuda, library, cublasLt = "not found: matmul uses the built-in kernel" } = found.value;
+    const probeResult = await system.runProbe("cuda");
+    if ("value" in probeResult) {
+      const { driver: cuda, library, cublasLt = "not found: matmul uses the built-in kernel" } = probeResult.value;
       return [ok(`${module ? `${module}, ` : ""}for CUDA ${cuda}, ${library}`), ok(`cuBLASLt ${cublasLt}`)];
     }
-    const [text, remedy] = formatFailure(found.error);
-    const isBroken = found.error.name !== "DeviceError" || hasGpu(system);
-    if (isBroken) return [problem(text, remedy)];
+    const [failureText, remedy] = formatFailure(probeResult.error);
+    const isGpuBroken = probeResult.error.name !== "DeviceError" || hasGpu(system);
+    if (isGpuBroken) return [problem(failureText, remedy)];
     return [note("not found, and no NVIDIA GPU detected: everything runs on the CPU")];
   },
 };
@@ -29,24 +29,24 @@ export const driverCheck: Check = {
 export const gpusCheck: Check = {
   name: "GPUs",
   async run(system) {
-    const found = await system.runProbe("cuda");
-    if ("error" in found) return [];
-    const visible = system.env["CUDA_VISIBLE_DEVICES"];
-    const all = found.value.gpus;
+    const probeResult = await system.runProbe("cuda");
+    if ("error" in probeResult) return [];
+    const visibleDevices = system.env["CUDA_VISIBLE_DEVICES"];
+    const gpus = probeResult.value.gpus;
     return [
-      ...all.map(describeGpu),
-      ...(all.length === 0 ? [note("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
-      ...(visible === undefined ? [] : [note(`restricted by CUDA_VISIBLE_DEVICES=${visible}`)]),
-      ...(all.some(({ problem }) => problem === undefined) ? await checkProducts(system, all) : []),
+      ...gpus.map(describeGpu),
+      ...(gpus.length === 0 ? [note("the driver reports no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES")] : []),
+      ...(visibleDevices === undefined ? [] : [note(`restricted by CUDA_VISIBLE_DEVICES=${visibleDevices}`)]),
+      ...(gpus.some(({ problem }) => problem === undefined) ? await checkProducts(system, gpus) : []),
     ];
   },
 };
 
-function describeGpu({ name, capability, bytes, problem: unfit }: CudaGpu, index: number): Finding {
+function describeGpu({ name, capability, bytes, problem: gpuProblem }: CudaGpu, index: number): Finding {
   const text = `${index}: ${name}, compute capability ${capability}, ${formatGigabytes(bytes)}`;
-  if (unfit === undefined) return ok(`${text}, ${kernelArchitecture(capability)}`);
+  if (gpuProblem === undefined) return ok(`${text}, ${kernelArchitecture(capability)}`);
   return problem(
-    `${text}: ${unfit}`,
+    `${text}: ${gpuProblem}`,
     "exclude it with CUDA_VISIBLE_DEVICES, or build the package where nvcc is installed",
   );
 }
@@ -59,16 +59,16 @@ function kernelArchitecture(capability: string): string {
 
 async function checkProducts(
   { runProbe }: Parameters<Check["run"]>[0],
-  all: readonly CudaGpu[],
+  gpus: readonly CudaGpu[],
 ): Promise<readonly Finding[]> {
-  if (all.some(({ problem }) => problem !== undefined)) return [];
-  const found = await runProbe("gpus");
-  if ("error" in found) return [problem(...formatFailure(found.error))];
-  const wrong = found.value.findIndex((product) => product !== 6);
-  if (wrong < 0) return [ok(all.length === 1 ? "test matmul passed" : "test matmul passed on each")];
+  if (gpus.some(({ problem }) => problem !== undefined)) return [];
+  const probeResult = await runProbe("gpus");
+  if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
+  const wrongIndex = probeResult.value.findIndex((product) => product !== 6);
+  if (wrongIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
     problem(
-      `the test matmul on GPU ${wrong} returned ${found.value[wrong]}, expected 6`,
+      `the test matmul on GPU ${wrongIndex} returned ${probeResult.value[wrongIndex]}, expected 6`,
       "test the GPU with compute-sanitizer and dcgmi diag",
     ),
   ];
@@ -83,14 +83,14 @@ export const gpuLinksCheck: Check = {
     const table = system.run("nvidia-smi", "topo", "-m");
     const pairs = parseTopology(table ?? "");
     if (pairs.length === 0) return [note("unknown: nvidia-smi topo reports no topology")];
-    const slow = pairs.filter(({ link }) => !link.startsWith("NV"));
-    if (slow.length === 0)
+    const slowPairs = pairs.filter(({ link }) => !link.startsWith("NV"));
+    if (slowPairs.length === 0)
       return [ok(`NVLink between all pairs (${[...new Set(pairs.map(({ link }) => link))].join(", ")})`)];
-    const kinds = [...new Set(slow.map(({ link }) => link))].sort().join(", ");
-    const { a, b } = slow[0]!;
+    const kinds = [...new Set(slowPairs.map(({ link }) => link))].sort().join(", ");
+    const { a, b } = slowPairs[0]!;
     return [
       note(
-        `${slow.length} of ${pairs.length} GPU pairs have no NVLink (${kinds}), such as GPUs ${a} and ${b}`,
+        `${slowPairs.length} of ${pairs.length} GPU pairs have no NVLink (${kinds}), such as GPUs ${a} and ${b}`,
         "place the mesh axis with the most communication on NVLink pairs: mosaic-plan accounts for the links",
       ),
     ];
@@ -132,11 +132,12 @@ export function rdmaPorts(system: System): readonly RdmaPort[] {
   return rdmaDevices(system).flatMap((device) => {
     const directory = `/sys/class/infiniband/${device}/ports`;
     return list(directory).map((port) => {
-      const about = (what: string): string => (read(`${directory}/${port}/${what}`) ?? "unknown").trim();
+      const readAttribute = (attribute: string): string =>
+        (read(`${directory}/${port}/${attribute}`) ?? "unknown").trim();
       return {
         name: `${device}/${port}`,
-        isActive: about("state").includes("ACTIVE"),
-        speed: `${about("rate")}, ${about("link_layer")}`,
+        isActive: readAttribute("state").includes("ACTIVE"),
+        speed: `${readAttribute("rate")}, ${readAttribute("link_layer")}`,
       };
     });
   });
@@ -153,10 +154,10 @@ export const ncclCheck: Check = {
         note(`${count} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
       ];
     }
-    const found = await system.runProbe("nccl");
-    if ("value" in found) return [ok(`${found.value.version}, ${found.value.library}`)];
-    const [text, remedy] = formatFailure(found.error);
-    if (count > 1 || found.error.name === "AddonLoadError") return [problem(text, remedy)];
+    const probeResult = await system.runProbe("nccl");
+    if ("value" in probeResult) return [ok(`${probeResult.value.version}, ${probeResult.value.library}`)];
+    const [text, remedy] = formatFailure(probeResult.error);
+    if (count > 1 || probeResult.error.name === "AddonLoadError") return [problem(text, remedy)];
     return [
       count === 1 ? note(`${text}: required only with more than one GPU`, remedy) : note("not required without a GPU"),
     ];

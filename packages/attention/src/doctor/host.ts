@@ -30,8 +30,8 @@ export const os: Check = {
   name: "system",
   run({ read, release, exists }) {
     const name = /^PRETTY_NAME="?(.*?)"?$/m.exec(read("/etc/os-release") ?? "")?.[1] ?? "unknown distribution";
-    const inside = ["/.dockerenv", "/run/.containerenv", "/singularity"].some(exists) ? ", in a container" : "";
-    return [ok(`${name}, Linux ${release}${inside}`)];
+    const containerText = ["/.dockerenv", "/run/.containerenv", "/singularity"].some(exists) ? ", in a container" : "";
+    return [ok(`${name}, Linux ${release}${containerText}`)];
   },
 };
 
@@ -40,10 +40,10 @@ export const cpuCheck: Check = {
   name: "processor",
   async run(system) {
     const model = /^model name\s*:\s*(.*)$/m.exec(system.read("/proc/cpuinfo") ?? "")?.[1] ?? "unknown model";
-    const found = await system.runProbe("cpu");
-    const kernels = "value" in found ? `, kernels for ${found.value.isa}` : "";
+    const probeResult = await system.runProbe("cpu");
+    const kernels = "value" in probeResult ? `, kernels for ${probeResult.value.isa}` : "";
     const findings = [ok(`${model}, ${system.cores} ${system.cores === 1 ? "core" : "cores"}${kernels}`)];
-    if ("value" in found && found.value.isa === "scalar") {
+    if ("value" in probeResult && probeResult.value.isa === "scalar") {
       findings.push(
         note("no AVX2: attention uses scalar kernels, many times slower", "use a processor from 2015 or newer"),
       );
@@ -110,8 +110,8 @@ export const memoryCheck: Check = {
   run(system) {
     const { total, free } = system.memory;
     const limit = memoryLimit(system);
-    const limited = limit !== undefined && limit < total;
-    const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${limited ? `, limited to ${formatGigabytes(limit)} by the control group` : ""}`;
+    const isLimited = limit !== undefined && limit < total;
+    const text = `${formatGigabytes(total)}, ${formatGigabytes(free)} free${isLimited ? `, limited to ${formatGigabytes(limit)} by the control group` : ""}`;
     if (Math.min(total, limit ?? total) >= LOW_MEMORY_BYTES) return [ok(text)];
     return [note(text, "low: raise the memory limit of the container or the job")];
   },
@@ -127,11 +127,12 @@ export const sharedMemory: Check = {
     const disk = system.disk("/dev/shm");
     const remedy = "start the container with --shm-size=8g or --ipc=host; on a host, mount -o remount,size=8g /dev/shm";
     const cuda = await system.runProbe("cuda");
-    const needed = "value" in cuda && cuda.value.gpus.length > 1;
-    if (disk === undefined) return [(needed ? problem : note)("/dev/shm does not exist, but NCCL requires it", remedy)];
+    const isNeeded = "value" in cuda && cuda.value.gpus.length > 1;
+    if (disk === undefined)
+      return [(isNeeded ? problem : note)("/dev/shm does not exist, but NCCL requires it", remedy)];
     const text = `/dev/shm of ${formatGigabytes(disk.total)}, ${formatGigabytes(disk.free)} free`;
     if (disk.free >= NCCL_SHARED_MEMORY_BYTES) return [ok(text)];
-    if (needed) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
+    if (isNeeded) return [problem(`${text}: NCCL fails between GPUs of this host with less than about 1 GB`, remedy)];
     return [note(`${text}: sufficient here, but low for NCCL`, remedy)];
   },
 };
@@ -142,12 +143,14 @@ export const resourceLimitsCheck: Check = {
   name: "limits",
   run(system) {
     const files = readLimit(system, "Max open files");
-    const locked = readLimit(system, "Max locked memory");
-    if (files === undefined || locked === undefined) return [];
-    const findings: Finding[] = [ok(`${formatLimit(files)} open files, ${formatLimit(locked)} bytes of locked memory`)];
+    const lockedLimit = readLimit(system, "Max locked memory");
+    if (files === undefined || lockedLimit === undefined) return [];
+    const findings: Finding[] = [
+      ok(`${formatLimit(files)} open files, ${formatLimit(lockedLimit)} bytes of locked memory`),
+    ];
     if (files < LOW_FILE_LIMIT)
       findings.push(note("the limit on open files is low for many ranks", `ulimit -n ${LOW_FILE_LIMIT}`));
-    if (rdmaDevices(system).length > 0 && locked !== Number.POSITIVE_INFINITY) {
+    if (rdmaDevices(system).length > 0 && lockedLimit !== Number.POSITIVE_INFINITY) {
       findings.push(note("the limit on locked memory is low for RDMA, which registers memory", "ulimit -l unlimited"));
     }
     return findings;
@@ -156,9 +159,9 @@ export const resourceLimitsCheck: Check = {
 
 /** The soft limit of that name. */
 function readLimit({ read }: System, name: string): number | undefined {
-  const found = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(read("/proc/self/limits") ?? "")?.[1];
-  if (found === undefined) return undefined;
-  return found === "unlimited" ? Number.POSITIVE_INFINITY : Number(found);
+  const limitText = new RegExp(`^${name}\\s+(\\S+)`, "m").exec(read("/proc/self/limits") ?? "")?.[1];
+  if (limitText === undefined) return undefined;
+  return limitText === "unlimited" ? Number.POSITIVE_INFINITY : Number(limitText);
 }
 
 const formatLimit = (limit: number): string => (limit === Number.POSITIVE_INFINITY ? "unlimited" : String(limit));
@@ -168,12 +171,12 @@ export const networkCheck: Check = {
   run(system) {
     const { interfaces } = system;
     const ports = rdmaPorts(system);
-    const [up, down] = [ports.filter(({ isActive }) => isActive), ports.filter(({ isActive }) => !isActive)];
-    const listed = interfaces.length > 0 ? interfaces.join(", ") : "no interface except the loopback";
+    const [up, inactivePorts] = [ports.filter(({ isActive }) => isActive), ports.filter(({ isActive }) => !isActive)];
+    const interfaceText = interfaces.length > 0 ? interfaces.join(", ") : "no interface except the loopback";
     return [
-      ok(listed),
+      ok(interfaceText),
       ...(up.length > 0 ? [ok(`RDMA: ${up.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)] : []),
-      ...down.map(({ name, speed }) =>
+      ...inactivePorts.map(({ name, speed }) =>
         note(`RDMA port ${name} is not active (${speed})`, "check its cable and subnet manager"),
       ),
     ];
@@ -187,11 +190,13 @@ export const jobCheck: Check = {
     const { env } = system;
     const detectedLauncher = detectLauncher(env);
     const findings: Finding[] = [];
-    const { launched, fault } = readLaunch(env);
+    const { launched, fault } = readLaunchEnvironment(env);
     if (launched?.launcher !== undefined) {
       const { rank, worldSize, localRank: local, localWorldSize: ranks = "?" } = launched;
-      const place = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
-      findings.push(ok(`rank ${rank} of ${worldSize}${place}, started by ${detectedLauncher ?? launched.launcher}`));
+      const placeText = local === undefined ? "" : `, ${local} of ${ranks} on this host`;
+      findings.push(
+        ok(`rank ${rank} of ${worldSize}${placeText}, started by ${detectedLauncher ?? launched.launcher}`),
+      );
     } else if (fault !== undefined) findings.push(problem(fault, "start ranks with mosaic-run, or set both variables"));
     else if (detectedLauncher !== undefined)
       findings.push(ok(`${detectedLauncher}, but this process is not one of its ranks`));
@@ -219,7 +224,10 @@ export const jobCheck: Check = {
 };
 
 /** Half of a rank's variables are a finding, and so is what contradicts itself. */
-function readLaunch(env: NodeJS.ProcessEnv): { readonly launched?: LaunchEnvironment; readonly fault?: string } {
+function readLaunchEnvironment(env: NodeJS.ProcessEnv): {
+  readonly launched?: LaunchEnvironment;
+  readonly fault?: string;
+} {
   try {
     return { launched: launchEnvironment(env) };
   } catch (error) {

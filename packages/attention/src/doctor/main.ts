@@ -39,13 +39,13 @@ async function main(args: readonly string[]): Promise<number> {
 
 function parseArguments(args: readonly string[]) {
   const options = { json: { type: "boolean" }, help: { type: "boolean", short: "h" } } as const;
-  const more = {
+  const valueOptions = {
     version: { type: "boolean", short: "V" },
     hosts: { type: "boolean" },
     ports: { type: "string" },
   } as const;
   try {
-    return parseArgs({ args: [...args], options: { ...options, ...more }, strict: true }).values;
+    return parseArgs({ args: [...args], options: { ...options, ...valueOptions }, strict: true }).values;
   } catch (error) {
     throw new UsageError((error as Error).message);
   }

@@ -53,7 +53,7 @@ async function matmulOnGpus(): Promise<readonly number[]> {
 }
 
 const PINGS = 100;
-const MESSAGE_BYTES = 2 ** 22;
+const LARGE_MESSAGE_BYTES = 2 ** 22;
 /** Seconds that a measurement of bandwidth is to take. */
 const TRANSFER_SECONDS = 0.3;
 
@@ -64,7 +64,7 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
   const collectives = ucx({ name: "mosaic-doctor", connectTimeout: 20, ...(ports && { ports }) });
   const options = { device: cpu({ threads: 1 }), collectives, rank, worldSize, timeout: 30 };
   await using ctx = await init(options);
-  const messages = Math.max(1, Math.min(32, Math.round((Number(bandwidth) * TRANSFER_SECONDS) / MESSAGE_BYTES)));
+  const messages = Math.max(1, Math.min(32, Math.round((Number(bandwidth) * TRANSFER_SECONDS) / LARGE_MESSAGE_BYTES)));
   const links: (MeasuredLink | null)[] = Array.from({ length: worldSize }, () => null);
   for (const peers of roundRobinPairs(worldSize)) {
     const peer = peers[rank]!;
@@ -86,12 +86,12 @@ interface UcxTransfer {
 
 /** Both sides call it: pings to and fro, then messages one way and an answer. */
 async function measureUcxLink(ctx: Context, { peer, isSender, messages }: UcxTransfer): Promise<MeasuredLink> {
-  using small = ones(ctx, [1]);
-  using large = ones(ctx, [MESSAGE_BYTES / 4]);
+  using smallMessage = ones(ctx, [1]);
+  using largeMessage = ones(ctx, [LARGE_MESSAGE_BYTES / 4]);
   const send = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, to: peer }]).wait();
   const receive = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, from: peer }]).wait();
-  const [there, back] = isSender ? [send, receive] : [receive, send];
-  const seconds = async (post: () => void): Promise<number> => {
+  const [sendOrReceive, receiveOrSend] = isSender ? [send, receive] : [receive, send];
+  const measureSeconds = async (post: () => void): Promise<number> => {
     const begin = performance.now();
     post();
     await ctx.device.stream.synchronize();
@@ -99,19 +99,19 @@ async function measureUcxLink(ctx: Context, { peer, isSender, messages }: UcxTra
   };
   const pingPong = (): void => {
     for (let i = 0; i < PINGS; i++) {
-      there(small);
-      back(small);
+      sendOrReceive(smallMessage);
+      receiveOrSend(smallMessage);
     }
   };
   const stream = (): void => {
-    for (let i = 0; i < messages; i++) there(large);
-    back(small);
+    for (let i = 0; i < messages; i++) sendOrReceive(largeMessage);
+    receiveOrSend(smallMessage);
   };
   // The first of each connects and faults pages in.
-  await seconds(pingPong);
-  const latency = (await seconds(pingPong)) / PINGS / 2;
-  await seconds(stream);
-  return { latency, bandwidth: (messages * MESSAGE_BYTES) / (await seconds(stream)) };
+  await measureSeconds(pingPong);
+  const latency = (await measureSeconds(pingPong)) / PINGS / 2;
+  await measureSeconds(stream);
+  return { latency, bandwidth: (messages * LARGE_MESSAGE_BYTES) / (await measureSeconds(stream)) };
 }
 
 /** The planner's profile of this host, with as many ranks as it has in the job. */

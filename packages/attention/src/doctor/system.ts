@@ -111,20 +111,20 @@ export async function runProbeProcess<T>(
     killSignal: "SIGKILL",
   });
   // Without descriptors to spare, Node gives a child without streams, whatever its types state.
-  const answer = (child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | null | undefined;
-  let reported = "";
-  answer?.setEncoding("utf8").on("data", (text: string) => (reported += text));
+  const resultPipe = (child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | null | undefined;
+  let resultText = "";
+  resultPipe?.setEncoding("utf8").on("data", (text: string) => (resultText += text));
   child.stdout?.resume();
   // A process that could not be started, as where no process may be added, has no "close" to wait for.
-  const how = await new Promise<string>((resolve) => {
+  const exitReason = await new Promise<string>((resolve) => {
     child.on("error", ({ message }) => resolve(message));
     child.on("close", (_, signal) =>
       resolve(signal === null ? "the process exited" : `the process was killed by ${signal}`),
     );
   });
-  const answered = tryRead(() => JSON.parse(reported) as ProbeResult<T>);
-  if (answered !== undefined) return answered;
-  const message = child.killed ? `timed out after ${timeout / 1000} s` : how;
+  const parsedResult = tryRead(() => JSON.parse(resultText) as ProbeResult<T>);
+  if (parsedResult !== undefined) return parsedResult;
+  const message = child.killed ? `timed out after ${timeout / 1000} s` : exitReason;
   return { error: { name: "Crash", message } };
 }
 

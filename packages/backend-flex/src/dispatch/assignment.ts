@@ -55,11 +55,11 @@ export function evaluateAssignment(problem: DispatchProblem, assignment: Assignm
         hostCount(problem),
       )
     : undefined;
-  return { pairs, ...rows, hosts, ...timeOf(problem, { pairs, ...rows, hosts }) };
+  return { pairs, ...rows, hosts, ...computeTime(problem, { pairs, ...rows, hosts }) };
 }
 
 /** The slowest rank's time, and the objective. */
-export function timeOf(
+export function computeTime(
   { ranks, model }: Pick<DispatchProblem, "ranks" | "model">,
   { pairs, received, sent, hosts }: Pick<AssignmentLoad, "pairs" | "received" | "sent" | "hosts">,
 ): { readonly time: number; readonly objective: number } {
@@ -69,35 +69,35 @@ export function timeOf(
     const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
     time = Math.max(time, model.rankTime(load, hosts && hostLoad(hosts, host)));
   }
-  const hidden = (rows: Float64Array, level: Level): number =>
+  const hiddenCost = (rows: Float64Array, level: Level): number =>
     (model.hiddenRowCost(level) * rows.reduce((sum, each) => sum + each, 0)) / rows.length;
-  return { time, objective: time + hidden(received, "rank") + (hosts ? hidden(hosts.received, "host") : 0) };
+  return { time, objective: time + hiddenCost(received, "rank") + (hosts ? hiddenCost(hosts.received, "host") : 0) };
 }
 
 function hostLoad({ received, sent }: RowTraffic, host: number): Load {
   return { pairs: 0, received: received[host]!, sent: sent[host]! };
 }
 
-function countRowTraffic(problem: DispatchProblem, groupOf: Int32Array, groups: number): RowTraffic {
+function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, groups: number): RowTraffic {
   const { queryChunks, atomRows, atomOwner, required } = problem;
   const [received, sent] = [new Float64Array(groups), new Float64Array(groups)];
-  const chunksOf: number[][] = Array.from({ length: groups }, () => []);
-  for (let chunk = 0; chunk < queryChunks; chunk++) chunksOf[groupOf[chunk]!]!.push(chunk);
-  const change = new Int32Array(atomRows.length + 1);
+  const chunksByGroup: number[][] = Array.from({ length: groups }, () => []);
+  for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByRank[chunk]!]!.push(chunk);
+  const countChanges = new Int32Array(atomRows.length + 1);
   for (let group = 0; group < groups; group++) {
-    change.fill(0);
-    for (const chunk of chunksOf[group]!) {
+    countChanges.fill(0);
+    for (const chunk of chunksByGroup[group]!) {
       const intervals = required[chunk]!;
       for (let i = 0; i < intervals.length; i += 2) {
-        change[intervals[i]!]!++;
-        change[intervals[i + 1]!]!--;
+        countChanges[intervals[i]!]!++;
+        countChanges[intervals[i + 1]!]!--;
       }
     }
-    let open = 0;
+    let numRequiring = 0;
     for (let atom = 0; atom < atomRows.length; atom++) {
-      open += change[atom]!;
-      if (open === 0) continue;
-      const owner = groupOf[atomOwner[atom]!]!;
+      numRequiring += countChanges[atom]!;
+      if (numRequiring === 0) continue;
+      const owner = groupByRank[atomOwner[atom]!]!;
       if (owner === group) continue;
       received[group]! += atomRows[atom]!;
       sent[owner]! += atomRows[atom]!;

@@ -44,45 +44,45 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
   const rank = new RowBounds(problem, "rank");
   const host = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
-  const mostPairs = minMaxPairs(problem);
+  const minimalMaxPairs = minMaxPairs(problem);
   const linkTime = (time: number): number => {
     const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
     const maxRows = rank.maxRows(pairs, model.maxRows(time, "rank"));
     const minTime = model.minLinkTime(maxRows, rank.meanRows(pairs), "rank");
     return host ? Math.max(minTime, model.minLinkTime(host.maxRows(pairs), host.meanRows(pairs), "host")) : minTime;
   };
-  let low = model.pair * mostPairs;
-  const fits = (time: number): boolean => linkTime(time) <= time;
-  if (!fits(low)) {
+  let low = model.pair * minimalMaxPairs;
+  const isFeasible = (time: number): boolean => linkTime(time) <= time;
+  if (!isFeasible(low)) {
     let high = linkTime(low);
     for (let i = 0; i < 25 && high > low * 1.0001; i++) {
       const middle = (low + high) / 2;
-      if (fits(middle)) high = middle;
+      if (isFeasible(middle)) high = middle;
       else low = middle;
     }
   }
-  const hidden = model.hiddenRowCost("rank") * rank.meanRows(Infinity);
+  const hiddenCost = model.hiddenRowCost("rank") * rank.meanRows(Infinity);
   return {
-    imbalance: totalPairs === 0 ? 1 : (mostPairs * ranks) / totalPairs,
+    imbalance: totalPairs === 0 ? 1 : (minimalMaxPairs * ranks) / totalPairs,
     rows: rank.meanRows(Infinity),
-    balancedRows: rank.meanRows(mostPairs * BALANCE_TOLERANCE),
+    balancedRows: rank.meanRows(minimalMaxPairs * BALANCE_TOLERANCE),
     time: low,
-    objective: low + hidden + (host ? model.hiddenRowCost("host") * host.meanRows(Infinity) : 0),
+    objective: low + hiddenCost + (host ? model.hiddenRowCost("host") * host.meanRows(Infinity) : 0),
   };
 }
 
 function minMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
-  const sorted = pairs.slice(0, queryChunks).sort().reverse();
-  const each = Math.floor(queryChunks / ranks);
-  const lightest = (count: number): number => {
+  const sortedPairs = pairs.slice(0, queryChunks).sort().reverse();
+  const chunksPerRank = Math.floor(queryChunks / ranks);
+  const sumLightest = (count: number): number => {
     let sum = 0;
-    for (let i = 0; i < count; i++) sum += sorted[queryChunks - 1 - i]!;
+    for (let i = 0; i < count; i++) sum += sortedPairs[queryChunks - 1 - i]!;
     return sum;
   };
   // A rank with the heaviest chunk may have that alone if there are fewer chunks than ranks.
-  const maxRows = Math.max(totalPairs / ranks, (sorted[0] ?? 0) + lightest(each - 1));
+  const maxRows = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightest(chunksPerRank - 1));
   if (queryChunks <= ranks) return maxRows;
-  return Math.max(maxRows, sorted[ranks - 1]! + sorted[ranks]! + lightest(each - 2));
+  return Math.max(maxRows, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightest(chunksPerRank - 2));
 }
 
 /** A stretch of rows of which each sees all before it, up to a window, or all. */
@@ -115,7 +115,7 @@ class RowBounds {
     this.#groups = level === "rank" ? ranks : hostCount(problem);
     const keyChunks = isSelfAttention ? chunks : chunks - queryChunks;
     this.#rows = Math.ceil(keyChunks / ranks) * chunkSize * this.#windowWidth;
-    this.#documents = isSelfAttention ? masks.flatMap(documentsOf) : [];
+    this.#documents = isSelfAttention ? masks.flatMap(findDocumentSpans) : [];
     const samples = masks.reduce((sum, mask) => sum + mask.samples, 0);
     const own = this.#rows * samples;
     const widths = requiredRows(problem).subarray(0, queryChunks).sort();
@@ -134,7 +134,9 @@ class RowBounds {
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
       if (isFull) rows += (this.#ranksPerDocument(document, pairs) - 1) * length * samples;
-      else for (let j = 1, read = 0; (read = this.#visibleRows(document, j, pairs)) > 0; j++) rows += read * samples;
+      else
+        for (let j = 1, rowsRead = 0; (rowsRead = this.#visibleRows(document, j, pairs)) > 0; j++)
+          rows += rowsRead * samples;
     }
     return Math.max(this.#meanWindow, rows / this.#groups);
   }
@@ -159,20 +161,20 @@ class RowBounds {
 
   /** The maxRows rows of one rank that has a part of a causal document, if that is more than `minTime`. */
   #maxRowsOfDocument(document: DocumentSpan, minTime: number, pairs: number): number {
-    const isPossible = (rows: number): boolean => {
-      let own = 0;
-      for (let j = 0; own <= document.length; j++) {
-        const read = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
-        if (read <= rows) return true;
-        own += read - rows;
+    const isAttainable = (rows: number): boolean => {
+      let ownedRows = 0;
+      for (let j = 0; ownedRows <= document.length; j++) {
+        const rowsRead = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
+        if (rowsRead <= rows) return true;
+        ownedRows += rowsRead - rows;
       }
       return false;
     };
-    if (isPossible(minTime)) return minTime;
+    if (isAttainable(minTime)) return minTime;
     let [low, high] = [minTime, document.length];
     for (let i = 0; i < 30; i++) {
       const middle = (low + high) / 2;
-      if (isPossible(middle)) high = middle;
+      if (isAttainable(middle)) high = middle;
       else low = middle;
     }
     return low;
@@ -182,26 +184,26 @@ class RowBounds {
   #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sent: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
-    const all = Math.min(length, this.#rows);
+    const maxOwned = Math.min(length, this.#rows);
     // Pairs are counted over all samples.
-    if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sent > 0)) return all;
-    const [ofPairs, ofSent] = [new Float64Array(last - first), new Float64Array(last - first)];
+    if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sent > 0)) return maxOwned;
+    const [pairCosts, sentCosts] = [new Float64Array(last - first), new Float64Array(last - first)];
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
-      const behind = ((length * length - end * end) / 2) * samples;
-      const receivers = Math.max(0, Math.ceil(Math.max(behind / pairs, (length - end) / this.#rows) - 1e-9) - 1);
-      ofPairs[chunk - first] = chunkPairs[chunk]! / pairs;
-      ofSent[chunk - first] = (receivers * (end - begin) * samples) / sent;
+      const laterPairs = ((length * length - end * end) / 2) * samples;
+      const receivers = Math.max(0, Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rows) - 1e-9) - 1);
+      pairCosts[chunk - first] = chunkPairs[chunk]! / pairs;
+      sentCosts[chunk - first] = (receivers * (end - begin) * samples) / sent;
     }
-    const rest = 1 - chunkPairs[last]! / pairs;
-    let maxRows = all;
+    const remainingShare = 1 - chunkPairs[last]! / pairs;
+    let maxRows = maxOwned;
     for (let step = 0; step <= NUM_WEIGHTS; step++) {
       const weight = step / NUM_WEIGHTS;
-      const costs = ofPairs.map((cost, i) => weight * cost + (1 - weight) * ofSent[i]!).sort();
-      let [left, chunks] = [weight * rest + 1 - weight, 1];
-      for (let i = 0; i < costs.length && left > 0; i++) {
-        chunks += costs[i]! > left ? left / costs[i]! : 1;
-        left -= costs[i]!;
+      const costs = pairCosts.map((cost, i) => weight * cost + (1 - weight) * sentCosts[i]!).sort();
+      let [remaining, chunks] = [weight * remainingShare + 1 - weight, 1];
+      for (let i = 0; i < costs.length && remaining > 0; i++) {
+        chunks += costs[i]! > remaining ? remaining / costs[i]! : 1;
+        remaining -= costs[i]!;
       }
       maxRows = Math.min(maxRows, chunks * chunkSize);
     }
@@ -225,35 +227,35 @@ class RowBounds {
 }
 
 /** More slices of one document are not looked at: then it has no bound of its own. */
-const MAX_SLICES = 2048;
+const MAX_BOUNDED_SLICES = 2048;
 
-function documentsOf({ slices, samples }: WeightedMask): DocumentSpan[] {
+function findDocumentSpans({ slices, samples }: WeightedMask): DocumentSpan[] {
   const starts = documentStarts(slices);
-  const byStart = new Map<number, Slice[]>();
+  const slicesByStart = new Map<number, Slice[]>();
   for (const [i, slice] of slices.entries()) {
     const start = starts ? starts[i]! : 0;
-    const same = byStart.get(start);
-    if (same) same.push(slice);
-    else byStart.set(start, [slice]);
+    const documentSlices = slicesByStart.get(start);
+    if (documentSlices) documentSlices.push(slice);
+    else slicesByStart.set(start, [slice]);
   }
-  return [...byStart.values()].flatMap((each) => documentOf(each, samples));
+  return [...slicesByStart.values()].flatMap((each) => toDocumentSpan(each, samples));
 }
 
-function documentOf(slices: readonly Slice[], samples: number): DocumentSpan[] {
+function toDocumentSpan(slices: readonly Slice[], samples: number): DocumentSpan[] {
   const start = Math.min(...slices.map(({ q0, k0 }) => Math.min(q0, k0)));
   const end = Math.max(...slices.map(({ q1, k1 }) => Math.max(q1, k1)));
   const length = end - start;
   const { q0, q1, k0, k1, type } = slices[0]!;
-  const isWhole = q0 === start && k0 === start && q1 === end && k1 === end;
-  if (slices.length === 1 && isWhole && type === "full")
+  const coversDocument = q0 === start && k0 === start && q1 === end && k1 === end;
+  if (slices.length === 1 && coversDocument && type === "full")
     return [{ start, length, isFull: true, window: Number.POSITIVE_INFINITY, samples }];
-  if (slices.length > MAX_SLICES) return [];
+  if (slices.length > MAX_BOUNDED_SLICES) return [];
   // Borders are straight between the first and last rows of slices: what a row sees is least at one of them.
   const rows = new Set([start, end - 1, ...slices.flatMap((slice) => [slice.q0, slice.q1 - 1])]);
   let window = Number.POSITIVE_INFINITY;
   for (const row of rows) {
-    const seen = visibleKeysBefore(slices, row);
-    if (seen < row - start + 1) window = Math.min(window, seen);
+    const numVisible = visibleKeysBefore(slices, row);
+    if (numVisible < row - start + 1) window = Math.min(window, numVisible);
   }
   return window < 2 ? [] : [{ start, length, isFull: false, window, samples }];
 }

@@ -34,19 +34,19 @@ export function zigzag(problem: DispatchProblem): Assignment {
 export function greedy({ queryChunks, pairs, ranks }: DispatchProblem): Assignment {
   const assignment = new Int32Array(queryChunks);
   const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
-  const most = Math.ceil(queryChunks / ranks);
-  for (const chunk of heaviestFirst(pairs, queryChunks)) {
-    let best = -1;
+  const maxChunks = Math.ceil(queryChunks / ranks);
+  for (const chunk of sortByPairs(pairs, queryChunks)) {
+    let bestRank = -1;
     for (let rank = 0; rank < ranks; rank++)
-      if (count[rank]! < most && (best < 0 || load[rank]! < load[best]!)) best = rank;
-    assignment[chunk] = best;
-    load[best]! += pairs[chunk]!;
-    count[best]!++;
+      if (count[rank]! < maxChunks && (bestRank < 0 || load[rank]! < load[bestRank]!)) bestRank = rank;
+    assignment[chunk] = bestRank;
+    load[bestRank]! += pairs[chunk]!;
+    count[bestRank]!++;
   }
   return assignment;
 }
 
-function heaviestFirst(pairs: Float64Array, chunks: number): number[] {
+function sortByPairs(pairs: Float64Array, chunks: number): number[] {
   return Array.from({ length: chunks }, (_, chunk) => chunk).sort((a, b) => pairs[b]! - pairs[a]! || a - b);
 }
 
@@ -65,24 +65,24 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
   if (visits > MAX_AFFINITY_VISITS) return undefined;
   const assignment = new Int32Array(queryChunks);
   const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
-  const present = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
+  const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
   const limit = (AFFINITY_CAPACITY * totalPairs) / ranks;
   const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
-  for (const chunk of heaviestFirst(pairs, queryChunks)) {
-    let [best, most, lightest] = [-1, -1, -1];
+  for (const chunk of sortByPairs(pairs, queryChunks)) {
+    let [bestRank, mostRows, lightestRank] = [-1, -1, -1];
     for (let rank = 0; rank < ranks; rank++) {
       if (count[rank]! >= capacity[rank]!) continue;
-      if (lightest < 0 || load[rank]! < load[lightest]!) lightest = rank;
+      if (lightestRank < 0 || load[rank]! < load[lightestRank]!) lightestRank = rank;
       if (load[rank]! + pairs[chunk]! > limit) continue;
-      const rows = presentRows(required[chunk]!, present[rank]!, atomRows);
-      if (rows > most || (rows === most && load[rank]! < load[best]!)) [best, most] = [rank, rows];
+      const rows = countPresentRows(required[chunk]!, presentAtoms[rank]!, atomRows);
+      if (rows > mostRows || (rows === mostRows && load[rank]! < load[bestRank]!)) [bestRank, mostRows] = [rank, rows];
     }
-    const rank = best < 0 ? lightest : best;
+    const rank = bestRank < 0 ? lightestRank : bestRank;
     assignment[chunk] = rank;
     load[rank]! += pairs[chunk]!;
     count[rank]!++;
     for (const intervals of [required[chunk]!, owned[chunk]!])
-      for (let i = 0; i < intervals.length; i += 2) present[rank]!.fill(1, intervals[i], intervals[i + 1]);
+      for (let i = 0; i < intervals.length; i += 2) presentAtoms[rank]!.fill(1, intervals[i], intervals[i + 1]);
   }
   return assignment;
 }
@@ -93,10 +93,10 @@ function countAtoms(intervals: Int32Array): number {
   return atoms;
 }
 
-function presentRows(intervals: Int32Array, present: Uint8Array, atomRows: Float64Array): number {
+function countPresentRows(intervals: Int32Array, presentAtoms: Uint8Array, atomRows: Float64Array): number {
   let rows = 0;
   for (let i = 0; i < intervals.length; i += 2)
-    for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) if (present[atom]) rows += atomRows[atom]!;
+    for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) if (presentAtoms[atom]) rows += atomRows[atom]!;
   return rows;
 }
 
@@ -108,25 +108,25 @@ function presentRows(intervals: Int32Array, present: Uint8Array, atomRows: Float
  */
 export function necklace(problem: DispatchProblem, tolerance: number, isRankByRank = false): Assignment {
   const assignment = new Int32Array(problem.queryChunks);
-  const split = (list: Int32Array, first: number, end: number): void => {
+  const bisect = (chunkList: Int32Array, first: number, end: number): void => {
     if (end - first === 1) {
-      for (const chunk of list) assignment[chunk] = first;
+      for (const chunk of chunkList) assignment[chunk] = first;
       return;
     }
     const middle = first + (isRankByRank ? 1 : (end - first) >> 1);
-    const window = createWindowPredicate(problem, list, { first, middle, end, tolerance });
-    split(
-      list.filter((_, i) => window(i)),
+    const window = createWindowPredicate(problem, chunkList, { first, middle, end, tolerance });
+    bisect(
+      chunkList.filter((_, i) => window(i)),
       first,
       middle,
     );
-    split(
-      list.filter((_, i) => !window(i)),
+    bisect(
+      chunkList.filter((_, i) => !window(i)),
       middle,
       end,
     );
   };
-  split(
+  bisect(
     Int32Array.from({ length: problem.queryChunks }, (_, chunk) => chunk),
     0,
     problem.ranks,
@@ -144,24 +144,24 @@ interface BisectionRange {
 /** Which chunks of a list the ranks [first, middle) of [first, end) get. */
 function createWindowPredicate(
   problem: DispatchProblem,
-  list: Int32Array,
+  chunkList: Int32Array,
   { first, middle, end, tolerance }: BisectionRange,
 ): (i: number) => boolean {
-  const count = list.length;
+  const count = chunkList.length;
   let width = 0;
   for (let rank = first; rank < middle; rank++) width += chunkQuota(problem, problem.queryChunks, rank);
-  const before = new Float64Array(2 * count + 1);
-  for (let i = 0; i < 2 * count; i++) before[i + 1] = before[i]! + problem.pairs[list[i % count]!]!;
-  const share = (before[count]! * (middle - first)) / (end - first);
-  const slack = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
+  const prefixPairs = new Float64Array(2 * count + 1);
+  for (let i = 0; i < 2 * count; i++) prefixPairs[i + 1] = prefixPairs[i]! + problem.pairs[chunkList[i % count]!]!;
+  const targetPairs = (prefixPairs[count]! * (middle - first)) / (end - first);
+  const maxDeviation = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
   const cutRows = (at: number): number => {
     const i = at % count;
-    return i === 0 || list[i] !== list[i - 1]! + 1 ? 0 : problem.precedingRows[list[i]]!;
+    return i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : problem.precedingRows[chunkList[i]]!;
   };
   let [start, leastError, leastRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (let at = 0; at < count; at++) {
-    const off = Math.abs(before[at + width]! - before[at]! - share);
-    const error = off <= slack ? 0 : off;
+    const deviation = Math.abs(prefixPairs[at + width]! - prefixPairs[at]! - targetPairs);
+    const error = deviation <= maxDeviation ? 0 : deviation;
     if (error > leastError) continue;
     const rows = cutRows(at) + cutRows(at + width);
     if (error < leastError || rows < leastRows) [start, leastError, leastRows] = [at, error, rows];
@@ -173,16 +173,16 @@ function createWindowPredicate(
  * Runs of chunks of one document, heaviest first: one that has the pairs of g ranks, when each is filled to `fill` of the
  * mean, is cut in zigzag over the g least loaded ranks with capacity; others go whole to one rank. What does not fit is split.
  */
-export function documentGroups(problem: DispatchProblem, fill: number): Assignment {
+export function documentGroups(problem: DispatchProblem, fillFactor: number): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
   const assignment = new Int32Array(queryChunks);
   const load = new Float64Array(ranks);
   const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
-  for (const run of runsOf(problem)) {
-    const free = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => capacity[rank]! > 0);
-    free.sort((a, b) => load[a]! - load[b]! || capacity[b]! - capacity[a]! || a - b);
-    const targetRanks = Math.ceil((run.pairs * ranks) / (fill * (totalPairs || 1)) - 0.02);
-    const chosen = ranksWithCapacity(free, capacity, { chunks: run.chunks.length, targetRanks });
+  for (const run of findDocumentRuns(problem)) {
+    const freeRanks = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => capacity[rank]! > 0);
+    freeRanks.sort((a, b) => load[a]! - load[b]! || capacity[b]! - capacity[a]! || a - b);
+    const targetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
+    const chosen = ranksWithCapacity(freeRanks, capacity, { chunks: run.chunks.length, targetRanks });
     assignZigzag(chosen, run.chunks, { remainingChunks: capacity, assignment });
     for (const chunk of run.chunks) load[assignment[chunk]!]! += pairs[chunk]!;
   }
@@ -194,13 +194,13 @@ interface DocumentRun {
   pairs: number;
 }
 
-function runsOf({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[] {
+function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[] {
   const runs: DocumentRun[] = [];
   for (let chunk = 0; chunk < queryChunks; chunk++) {
-    const last = runs.at(-1);
-    if (last && document[chunk] === document[chunk - 1]) {
-      last.chunks.push(chunk);
-      last.pairs += pairs[chunk]!;
+    const lastRun = runs.at(-1);
+    if (lastRun && document[chunk] === document[chunk - 1]) {
+      lastRun.chunks.push(chunk);
+      lastRun.pairs += pairs[chunk]!;
     } else runs.push({ chunks: [chunk], pairs: pairs[chunk]! });
   }
   return runs.sort((a, b) => b.pairs - a.pairs || a.chunks[0]! - b.chunks[0]!);
@@ -208,16 +208,16 @@ function runsOf({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[
 
 /** The first ranks, as few as `targetRanks`, that have capacity for an equal part of the chunks each; all of them if there are none. */
 function ranksWithCapacity(
-  free: readonly number[],
+  freeRanks: readonly number[],
   capacity: Int32Array,
   { chunks, targetRanks }: Readonly<Record<"chunks" | "targetRanks", number>>,
 ): readonly number[] {
-  for (let count = Math.min(free.length, chunks, Math.max(1, targetRanks)); count <= free.length; count++) {
-    const each = Math.ceil(chunks / count);
-    const fitting = free.filter((rank) => capacity[rank]! >= each).slice(0, count);
-    if (fitting.length === count) return fitting;
+  for (let count = Math.min(freeRanks.length, chunks, Math.max(1, targetRanks)); count <= freeRanks.length; count++) {
+    const chunksPerRank = Math.ceil(chunks / count);
+    const fittingRanks = freeRanks.filter((rank) => capacity[rank]! >= chunksPerRank).slice(0, count);
+    if (fittingRanks.length === count) return fittingRanks;
   }
-  return free;
+  return freeRanks;
 }
 
 /** Zigzag of chunks over ranks, each as many as the others, up to its capacity. */
@@ -227,10 +227,10 @@ function assignZigzag(
   { remainingChunks, assignment }: { readonly remainingChunks: Int32Array; readonly assignment: Assignment },
 ): void {
   const counts = new Int32Array(chosen.length);
-  for (let left = chunks.length, i = 0; left > 0; i = (i + 1) % chosen.length) {
+  for (let chunksLeft = chunks.length, i = 0; chunksLeft > 0; i = (i + 1) % chosen.length) {
     if (counts[i]! >= remainingChunks[chosen[i]!]!) continue;
     counts[i]!++;
-    left--;
+    chunksLeft--;
   }
   let [low, high] = [0, chunks.length];
   for (const [i, rank] of chosen.entries()) {
@@ -248,24 +248,25 @@ function assignZigzag(
 export function assignKeys(problem: DispatchProblem, queries: Assignment): Assignment {
   const { chunks, queryChunks, ranks, atomRows, required, owned } = problem;
   if (chunks === queryChunks) return queries;
-  const present = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
+  const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
   for (let chunk = 0; chunk < queryChunks; chunk++) {
     const intervals = required[chunk]!;
-    const ofRank = present[queries[chunk]!]!;
-    for (let i = 0; i < intervals.length; i += 2) ofRank.fill(1, intervals[i], intervals[i + 1]);
+    const rankAtoms = presentAtoms[queries[chunk]!]!;
+    for (let i = 0; i < intervals.length; i += 2) rankAtoms.fill(1, intervals[i], intervals[i + 1]);
   }
   const assignment = new Int32Array(chunks);
   assignment.set(queries);
   const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
   for (let chunk = queryChunks; chunk < chunks; chunk++) {
-    let [best, most] = [-1, -1];
+    let [bestRank, mostRows] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {
       if (capacity[rank] === 0) continue;
-      const rows = presentRows(owned[chunk]!, present[rank]!, atomRows);
-      if (rows > most || (rows === most && capacity[rank]! > capacity[best]!)) [best, most] = [rank, rows];
+      const rows = countPresentRows(owned[chunk]!, presentAtoms[rank]!, atomRows);
+      if (rows > mostRows || (rows === mostRows && capacity[rank]! > capacity[bestRank]!))
+        [bestRank, mostRows] = [rank, rows];
     }
-    assignment[chunk] = best;
-    capacity[best]!--;
+    assignment[chunk] = bestRank;
+    capacity[bestRank]!--;
   }
   return assignment;
 }

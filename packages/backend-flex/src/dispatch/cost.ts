@@ -100,12 +100,12 @@ export class CostModel {
   minLinkTime(maxRows: number, meanRows: number, level: Level): number {
     if (maxRows === 0 && meanRows === 0) return 0;
     const share = this.linkShare(level);
-    let [ofMost, ofMean] = [0, 0];
+    let [maxRowsTime, meanRowsTime] = [0, 0];
     for (const { cast, reduce, latency } of this.#passes) {
-      ofMost += latency + share * Math.max(cast, reduce) * maxRows;
-      ofMean += latency + share * (cast + reduce) * meanRows;
+      maxRowsTime += latency + share * Math.max(cast, reduce) * maxRows;
+      meanRowsTime += latency + share * (cast + reduce) * meanRows;
     }
-    return Math.max(ofMost, ofMean);
+    return Math.max(maxRowsTime, meanRowsTime);
   }
 
   /** Rows that a rank sends at most in so many seconds. */

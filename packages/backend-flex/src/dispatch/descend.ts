@@ -12,30 +12,31 @@ export function descend(problem: DispatchProblem, start: Assignment, maxVisits: 
   const { chunks, queryChunks, ranks, atomRows } = problem;
   if (chunks > MAX_EXACT_CHUNKS) return start;
   const assignment = start.slice();
-  const cost = ranks * atomRows.length + chunks;
-  const budget = { left: Math.floor(maxVisits / cost) };
-  let least = evaluateAssignment(problem, assignment).objective;
-  const tryRotation = (list: readonly number[]): boolean => {
-    const before = list.map((chunk) => assignment[chunk]!);
+  const visitsPerTrial = ranks * atomRows.length + chunks;
+  const budget = { left: Math.floor(maxVisits / visitsPerTrial) };
+  let minObjective = evaluateAssignment(problem, assignment).objective;
+  const tryRotation = (rotatedChunks: readonly number[]): boolean => {
+    const previousRanks = rotatedChunks.map((chunk) => assignment[chunk]!);
     budget.left--;
-    for (const [i, chunk] of list.entries()) assignment[chunk] = before[(i + 1) % list.length]!;
+    for (const [i, chunk] of rotatedChunks.entries())
+      assignment[chunk] = previousRanks[(i + 1) % rotatedChunks.length]!;
     const { objective } = evaluateAssignment(problem, assignment);
-    if (objective < least * (1 - 1e-12)) {
-      least = objective;
+    if (objective < minObjective * (1 - 1e-12)) {
+      minObjective = objective;
       return true;
     }
-    for (const [i, chunk] of list.entries()) assignment[chunk] = before[i]!;
+    for (const [i, chunk] of rotatedChunks.entries()) assignment[chunk] = previousRanks[i]!;
     return false;
   };
-  const isPair = (a: number, b: number): boolean =>
+  const canSwap = (a: number, b: number): boolean =>
     assignment[a] !== assignment[b] && a < queryChunks === b < queryChunks;
   for (let improved = true; improved && budget.left > 0; ) {
     improved = false;
     for (let a = 0; a < chunks; a++) {
       for (let b = a + 1; b < chunks && budget.left > 0; b++) {
-        if (isPair(a, b) && tryRotation([a, b])) improved = true;
+        if (canSwap(a, b) && tryRotation([a, b])) improved = true;
         for (let c = b + 1; c < chunks && budget.left > 0; c++) {
-          if (!isPair(a, b) || !isPair(b, c) || !isPair(a, c)) continue;
+          if (!canSwap(a, b) || !canSwap(b, c) || !canSwap(a, c)) continue;
           if (tryRotation([a, b, c]) || tryRotation([a, c, b])) improved = true;
         }
       }

@@ -15,7 +15,7 @@ import type { DispatchCandidate } from "./assignment.ts";
 import { computeBounds, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import { dispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
-import { solve, startsOf } from "./solve.ts";
+import { solve, createStarts } from "./solve.ts";
 
 const sharedOptions = {
   /** Who sees what; or one mask for each sample of the batch, whose pairs and rows are summed. */
@@ -60,7 +60,7 @@ export const crossDispatchOptions = defineOptions("crossDispatch", {
 /** What `crossDispatch` takes. */
 export type CrossDispatchOptions = OptionsOf<typeof crossDispatchOptions>;
 
-const DEFAULT_CHUNK = 512;
+const DEFAULT_CHUNK_SIZE = 512;
 const MIN_CHUNKS = 8;
 
 /**
@@ -118,7 +118,7 @@ export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
   const problem = createProblem(selfAttentionSettings(dispatchOptions.parse(options)));
-  return startsOf(problem).map((each) => ({ ...each, placement: placementOf(problem, each, "queries") }));
+  return createStarts(problem).map((each) => ({ ...each, placement: createPlacement(problem, each, "queries") }));
 }
 
 /** Some hundred bytes are held for each. */
@@ -136,7 +136,7 @@ function selfAttentionSettings({ length, ...rest }: ResolvedOptionsOf<typeof dis
 export function createProblem(settings: ProblemSettings): DispatchProblem {
   const { mask, queries, keys, ranks, isSelfAttention } = settings;
   const chunkSize =
-    settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK, Math.ceil(queries / (MIN_CHUNKS * ranks))));
+    settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK_SIZE, Math.ceil(queries / (MIN_CHUNKS * ranks))));
   const chunks = Math.ceil(queries / chunkSize) + (isSelfAttention ? 0 : Math.ceil(keys / chunkSize));
   if (chunks > MAX_CHUNKS) {
     throw new OptionError({
@@ -184,26 +184,29 @@ const MAX_CACHED = 32;
 function solvePlacements(settings: ProblemSettings): DispatchPlacements {
   const { mask, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
   const masks = Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask];
-  const resolved = dispatchCostOptions.parse(cost ?? {});
-  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelfAttention, resolved]);
-  const first = masks[0];
-  const list = (first && placementCache.get(first)) ?? [];
-  const same = list.find(
+  const resolvedCost = dispatchCostOptions.parse(cost ?? {});
+  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelfAttention, resolvedCost]);
+  const firstMask = masks[0];
+  const cachedEntries = (firstMask && placementCache.get(firstMask)) ?? [];
+  const cachedEntry = cachedEntries.find(
     (each) =>
       each.key === key && each.masks.length === masks.length && each.masks.every((other, i) => other === masks[i]),
   );
-  if (same) return same.placements;
+  if (cachedEntry) return cachedEntry.placements;
   const problem = createProblem(settings);
   const { best } = solve(problem);
-  const placed = placementOf(problem, best, "queries");
-  const placements = { queries: placed, keys: isSelfAttention ? placed : placementOf(problem, best, "keys") };
-  if (list.length >= MAX_CACHED) list.shift();
-  list.push({ masks: [...masks], key, placements });
-  placementCache.set(first!, list);
+  const queryPlacement = createPlacement(problem, best, "queries");
+  const placements = {
+    queries: queryPlacement,
+    keys: isSelfAttention ? queryPlacement : createPlacement(problem, best, "keys"),
+  };
+  if (cachedEntries.length >= MAX_CACHED) cachedEntries.shift();
+  cachedEntries.push({ masks: [...masks], key, placements });
+  placementCache.set(firstMask!, cachedEntries);
   return placements;
 }
 
-function placementOf(
+function createPlacement(
   { ranks, queries, keys, chunkSize, queryChunks, chunks }: DispatchProblem,
   { assignment, placement }: DispatchCandidate,
   side: "queries" | "keys",
@@ -213,18 +216,19 @@ function placementOf(
   const [first, end] = side === "queries" ? [0, queryChunks] : [queryChunks, chunks];
   const spans: Span[][] = Array.from({ length: ranks }, () => []);
   for (let chunk = first; chunk < end; chunk++) {
-    const list = spans[assignment[chunk]!]!;
+    const rankSpans = spans[assignment[chunk]!]!;
     const start = (chunk - first) * chunkSize;
     const rows = Math.min(length, start + chunkSize) - start;
-    const last = list.at(-1);
-    if (last && last.start + last.length === start) list[list.length - 1] = { ...last, length: last.length + rows };
-    else list.push({ start, length: rows, step: 1 });
+    const lastSpan = rankSpans.at(-1);
+    if (lastSpan && lastSpan.start + lastSpan.length === start)
+      rankSpans[rankSpans.length - 1] = { ...lastSpan, length: lastSpan.length + rows };
+    else rankSpans.push({ start, length: rows, step: 1 });
   }
   return Object.freeze<Placement>({
     name: "dispatch",
     spans(index, count, total) {
-      const own = spans[index];
-      if (own && count === ranks && total === length) return own;
+      const rankSpans = spans[index];
+      if (rankSpans && count === ranks && total === length) return rankSpans;
       throw new ShapeError({
         where: "dispatch: spans",
         expected: `a shard index below ${ranks}, ${ranks} shards and length ${length}`,

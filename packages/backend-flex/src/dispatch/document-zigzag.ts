@@ -1,5 +1,5 @@
 import { expectValue, formatValue, type Placement, ShapeError, type Slice, type Span } from "@mosaic/core";
-import { type AssignmentLoad, type DispatchCandidate, timeOf } from "./assignment.ts";
+import { type AssignmentLoad, type DispatchCandidate, computeTime } from "./assignment.ts";
 import type { DispatchProblem } from "./problem.ts";
 
 /**
@@ -15,8 +15,9 @@ import type { DispatchProblem } from "./problem.ts";
  * @throws OptionError for lengths that are not integers ≥ 0; ShapeError, when applied, if they do not fit.
  */
 export function documentZigzag(lengths: readonly number[]): Placement {
-  const isLengths = Array.isArray(lengths) && lengths.every((length) => Number.isSafeInteger(length) && length >= 0);
-  expectValue("documentZigzag", isLengths, "an array of integers ≥ 0", lengths);
+  const areValidLengths =
+    Array.isArray(lengths) && lengths.every((length) => Number.isSafeInteger(length) && length >= 0);
+  expectValue("documentZigzag", areValidLengths, "an array of integers ≥ 0", lengths);
   const documents = [...lengths];
   const total = documents.reduce((sum, length) => sum + length, 0);
   return Object.freeze<Placement>({
@@ -32,7 +33,7 @@ export function documentZigzag(lengths: readonly number[]): Placement {
       const spans: Span[] = [];
       let start = 0;
       for (const each of documents) {
-        for (const piece of [index, 2 * count - 1 - index]) addPiece(spans, start, zigzagRange(each, piece, count));
+        for (const piece of [index, 2 * count - 1 - index]) appendPiece(spans, start, zigzagRange(each, piece, count));
         start += each;
       }
       return spans;
@@ -44,11 +45,11 @@ function zigzagRange(length: number, piece: number, ranks: number): readonly [st
   return [Math.floor((piece * length) / (2 * ranks)), Math.floor(((piece + 1) * length) / (2 * ranks))];
 }
 
-function addPiece(spans: Span[], offset: number, [start, end]: readonly [number, number]): void {
+function appendPiece(spans: Span[], offset: number, [start, end]: readonly [number, number]): void {
   if (start === end) return;
-  const last = spans.at(-1);
-  if (last && last.start + last.length === offset + start)
-    spans[spans.length - 1] = { ...last, length: last.length + end - start };
+  const lastSpan = spans.at(-1);
+  if (lastSpan && lastSpan.start + lastSpan.length === offset + start)
+    spans[spans.length - 1] = { ...lastSpan, length: lastSpan.length + end - start };
   else spans.push({ start: offset + start, length: end - start, step: 1 });
 }
 
@@ -56,17 +57,18 @@ function addPiece(spans: Span[], offset: number, [start, end]: readonly [number,
 export function documentZigzagCandidate(problem: DispatchProblem): DispatchCandidate | undefined {
   const { masks, isSelfAttention, model } = problem;
   const slices = masks[0]!.slices.toSorted((a, b) => a.q0 - b.q0);
-  if (!isSelfAttention || masks.length > 1 || model.isTwoLevel || !arePacked(slices, problem.queries)) return undefined;
+  if (!isSelfAttention || masks.length > 1 || model.isTwoLevel || !arePackedDocuments(slices, problem.queries))
+    return undefined;
   const load = zigzagLoad(problem, slices, masks[0]!.samples);
   return {
     name: "documentZigzag",
     assignment: new Int32Array(0),
     placement: documentZigzag(slices.map(({ q0, q1 }) => q1 - q0)),
-    ...timeOf(problem, load),
+    ...computeTime(problem, load),
   };
 }
 
-function arePacked(slices: readonly Slice[], length: number): boolean {
+function arePackedDocuments(slices: readonly Slice[], length: number): boolean {
   let end = 0;
   for (const { q0, q1, k0, k1, type } of slices) {
     if (q0 !== end || k0 !== q0 || k1 !== q1 || (type !== "causal" && type !== "full")) return false;
@@ -82,29 +84,29 @@ function zigzagLoad(
 ): Omit<AssignmentLoad, "time" | "objective"> {
   const [pairs, received, sent] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
   // Ranks whose last row is in a piece from this one on.
-  const later = new Int32Array(2 * ranks + 1);
+  const numLaterRanks = new Int32Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
     const length = q1 - q0;
-    const piece = (i: number) => zigzagRange(length, i, ranks);
-    const isEmpty = (i: number): boolean => piece(i)[0] === piece(i)[1];
-    later.fill(0);
+    const getPiece = (i: number) => zigzagRange(length, i, ranks);
+    const isEmptyPiece = (i: number): boolean => getPiece(i)[0] === getPiece(i)[1];
+    numLaterRanks.fill(0);
     for (let rank = 0; rank < ranks; rank++) {
-      const last = isEmpty(2 * ranks - 1 - rank) ? rank : 2 * ranks - 1 - rank;
-      if (!isEmpty(last)) later[type === "full" ? 2 * ranks - 1 : last]!++;
+      const lastPiece = isEmptyPiece(2 * ranks - 1 - rank) ? rank : 2 * ranks - 1 - rank;
+      if (!isEmptyPiece(lastPiece)) numLaterRanks[type === "full" ? 2 * ranks - 1 : lastPiece]!++;
     }
-    for (let i = 2 * ranks - 1; i >= 0; i--) later[i]! += later[i + 1]!;
+    for (let i = 2 * ranks - 1; i >= 0; i--) numLaterRanks[i]! += numLaterRanks[i + 1]!;
     for (let rank = 0; rank < ranks; rank++) {
-      let [own, seen] = [0, 0];
+      let [ownRows, visibleRows] = [0, 0];
       for (const i of [rank, 2 * ranks - 1 - rank]) {
-        const [start, end] = piece(i);
+        const [start, end] = getPiece(i);
         if (start === end) continue;
-        own += end - start;
-        seen = type === "full" ? length : end;
+        ownRows += end - start;
+        visibleRows = type === "full" ? length : end;
         pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
         // Those that have a row behind, or in, the piece; the rank is one of them.
-        sent[rank]! += samples * (end - start) * (later[i]! - 1);
+        sent[rank]! += samples * (end - start) * (numLaterRanks[i]! - 1);
       }
-      received[rank]! += samples * (seen - own);
+      received[rank]! += samples * (visibleRows - ownRows);
     }
   }
   return { pairs, received, sent, hosts: undefined };

@@ -12,7 +12,7 @@ import {
 } from "@mosaic/core";
 import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { RowOwners, visibleKeys } from "../required-rows.ts";
-import { timeOf } from "./assignment.ts";
+import { computeTime } from "./assignment.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 
 export const evaluateDispatchOptions = defineOptions("evaluateDispatch", {
@@ -92,29 +92,29 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
     });
   }
   const pairs = new Float64Array(ranks);
-  const byRank = new RequiredRowCounter(keyShards);
+  const rankCounter = new RequiredRowCounter(keyShards);
   const ranksPerHost = model.ranksPerHost;
-  const byHost = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, ranksPerHost)) : undefined;
-  const hostQueries = byHost ? hostShards(queryShards, ranksPerHost) : [];
+  const hostCounter = model.isTwoLevel ? new RequiredRowCounter(hostShards(keyShards, ranksPerHost)) : undefined;
+  const hostQueries = hostCounter ? hostShards(queryShards, ranksPerHost) : [];
   for (const mask of masks) {
     const slices = resolveSlices(mask, length, keys);
-    const all = [{ start: 0, length: keys, step: 1 }];
-    for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, all, slices);
-    byRank.count(queryShards, slices);
-    byHost?.count(hostQueries, slices);
+    const allKeys = [{ start: 0, length: keys, step: 1 }];
+    for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, allKeys, slices);
+    rankCounter.count(queryShards, slices);
+    hostCounter?.count(hostQueries, slices);
   }
-  const { received, sent } = byRank;
-  const { time, objective } = timeOf({ ranks, model }, { pairs, received, sent, hosts: byHost });
+  const { received, sent } = rankCounter;
+  const { time, objective } = computeTime({ ranks, model }, { pairs, received, sent, hosts: hostCounter });
   return {
     ranks: queryShards.map((spans, rank) => {
       const load = { pairs: pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
       const host = Math.floor(rank / ranksPerHost);
-      const rows = byHost && { pairs: 0, received: byHost.received[host]!, sent: byHost.sent[host]! };
+      const rows = hostCounter && { pairs: 0, received: hostCounter.received[host]!, sent: hostCounter.sent[host]! };
       return { rows: rowsOf(spans), ...load, time: model.rankTime(load, rows) };
     }),
     imbalance: sum(pairs) === 0 ? 1 : (pairs.reduce((most, each) => Math.max(most, each), 0) * ranks) / sum(pairs),
     rows: sum(received),
-    hostRows: byHost && sum(byHost.received),
+    hostRows: hostCounter && sum(hostCounter.received),
     time,
     objective,
   };

@@ -52,7 +52,7 @@ export function dispatchProblem(options: ProblemOptions): DispatchProblem {
   const chunks = queryChunks + (isSelfAttention ? 0 : keyChunks);
   const firstOwner = isSelfAttention ? 0 : queryChunks;
   const pairs = new Float64Array(chunks);
-  const largest = new Float64Array(queryChunks);
+  const largestArea = new Float64Array(queryChunks);
   const precedingRows = new Float64Array(queryChunks);
   const document = Float64Array.from({ length: queryChunks }, (_, chunk) => -1 - chunk);
   const atoms = new AtomBuilder(chunks);
@@ -61,23 +61,23 @@ export function dispatchProblem(options: ProblemOptions): DispatchProblem {
     const starts = documentStarts(slices);
     for (const [i, slice] of slices.entries()) {
       for (let chunk = Math.floor(slice.q0 / chunkSize); chunk * chunkSize < slice.q1; chunk++) {
-        const part = clipQueries(slice, chunk * chunkSize, (chunk + 1) * chunkSize);
-        const area = part ? visiblePairs(part) : 0;
-        if (!part || area === 0) continue;
+        const clippedSlice = clipQueries(slice, chunk * chunkSize, (chunk + 1) * chunkSize);
+        const area = clippedSlice ? visiblePairs(clippedSlice) : 0;
+        if (!clippedSlice || area === 0) continue;
         pairs[chunk]! += area * samples;
-        intervals[chunk]!.push([part.k0, part.k1]);
-        if (area <= largest[chunk]!) continue;
-        largest[chunk] = area;
-        document[chunk] = starts ? starts[i]! : part.k0;
+        intervals[chunk]!.push([clippedSlice.k0, clippedSlice.k1]);
+        if (area <= largestArea[chunk]!) continue;
+        largestArea[chunk] = area;
+        document[chunk] = starts ? starts[i]! : clippedSlice.k0;
       }
     }
-    const merged = intervals.map(mergeIntervals);
+    const mergedIntervals = intervals.map(mergeIntervals);
     if (isSelfAttention) {
-      for (const [chunk, [first]] of merged.entries()) {
-        if (first) precedingRows[chunk]! += samples * Math.max(0, chunk * chunkSize - first[0]);
+      for (const [chunk, [firstInterval]] of mergedIntervals.entries()) {
+        if (firstInterval) precedingRows[chunk]! += samples * Math.max(0, chunk * chunkSize - firstInterval[0]);
       }
     }
-    atoms.add(merged, { keys, keyChunks, chunkSize, samples, firstOwner });
+    atoms.add(mergedIntervals, { keys, keyChunks, chunkSize, samples, firstOwner });
   }
   const totalPairs = pairs.reduce((sum, each) => sum + each, 0);
   return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.columns(), precedingRows, document };
@@ -95,28 +95,28 @@ export function requiredRows({
   required,
   atomRows,
 }: Pick<DispatchProblem, "chunks" | "required" | "atomRows">): Float64Array {
-  const before = new Float64Array(atomRows.length + 1);
-  for (const [atom, rows] of atomRows.entries()) before[atom + 1] = before[atom]! + rows;
+  const prefixRows = new Float64Array(atomRows.length + 1);
+  for (const [atom, rows] of atomRows.entries()) prefixRows[atom + 1] = prefixRows[atom]! + rows;
   const rowCounts = new Float64Array(chunks);
   for (let chunk = 0; chunk < chunks; chunk++) {
     const intervals = required[chunk]!;
     for (let i = 0; i < intervals.length; i += 2)
-      rowCounts[chunk]! += before[intervals[i + 1]!]! - before[intervals[i]!]!;
+      rowCounts[chunk]! += prefixRows[intervals[i + 1]!]! - prefixRows[intervals[i]!]!;
   }
   return rowCounts;
 }
 
 /** By slice: where the document starts that it is of, which no slice reaches beyond; undefined if there is one alone. */
 export function documentStarts(slices: readonly Slice[]): number[] | undefined {
-  const first = ({ q0, k0 }: Slice): number => Math.min(q0, k0);
-  const order = slices.map((_, i) => i).sort((a, b) => first(slices[a]!) - first(slices[b]!));
+  const firstPosition = ({ q0, k0 }: Slice): number => Math.min(q0, k0);
+  const order = slices.map((_, i) => i).sort((a, b) => firstPosition(slices[a]!) - firstPosition(slices[b]!));
   const starts = new Array<number>(slices.length).fill(0);
   let [start, end] = [-1, -1];
   let documents = 0;
   for (const i of order) {
     const slice = slices[i]!;
-    if (first(slice) >= end) {
-      [start, end] = [first(slice), -1];
+    if (firstPosition(slice) >= end) {
+      [start, end] = [firstPosition(slice), -1];
       documents++;
     }
     end = Math.max(end, slice.q1, slice.k1);
@@ -127,13 +127,13 @@ export function documentStarts(slices: readonly Slice[]): number[] | undefined {
 
 function mergeIntervals(intervals: Interval[]): Interval[] {
   intervals.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-  const merged: Interval[] = [];
+  const mergedIntervals: Interval[] = [];
   for (const [start, end] of intervals) {
-    const last = merged.at(-1);
-    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
-    else merged.push([start, end]);
+    const lastInterval = mergedIntervals.at(-1);
+    if (lastInterval && start <= lastInterval[1]) lastInterval[1] = Math.max(lastInterval[1], end);
+    else mergedIntervals.push([start, end]);
   }
-  return merged;
+  return mergedIntervals;
 }
 
 /** Collects the atoms of one mask after another: each has keys of its own. */
@@ -152,22 +152,23 @@ class AtomBuilder {
     required: readonly (readonly Interval[])[],
     { keys, keyChunks, chunkSize, samples, firstOwner }: KeyChunks,
   ): void {
-    const borders = new Set<number>([keys]);
-    for (let chunk = 0; chunk < keyChunks; chunk++) borders.add(chunk * chunkSize);
-    for (const [start, end] of required.flat()) borders.add(start).add(end);
-    const at = [...borders].sort((a, b) => a - b);
-    const base = this.#rows.length;
-    const atom = new Map(at.map((position, i) => [position, base + i]));
+    const atomStarts = new Set<number>([keys]);
+    for (let chunk = 0; chunk < keyChunks; chunk++) atomStarts.add(chunk * chunkSize);
+    for (const [start, end] of required.flat()) atomStarts.add(start).add(end);
+    const at = [...atomStarts].sort((a, b) => a - b);
+    const firstAtom = this.#rows.length;
+    const atomByPosition = new Map(at.map((position, i) => [position, firstAtom + i]));
     for (let i = 0; i + 1 < at.length; i++) {
       this.#rows.push((at[i + 1]! - at[i]!) * samples);
       this.#owner.push(firstOwner + Math.floor(at[i]! / chunkSize));
     }
     for (let chunk = 0; chunk < keyChunks; chunk++) {
       const end = Math.min(keys, (chunk + 1) * chunkSize);
-      this.#owned[firstOwner + chunk]!.push(atom.get(chunk * chunkSize)!, atom.get(end)!);
+      this.#owned[firstOwner + chunk]!.push(atomByPosition.get(chunk * chunkSize)!, atomByPosition.get(end)!);
     }
     for (const [chunk, intervals] of required.entries())
-      for (const [start, end] of intervals) this.#required[chunk]!.push(atom.get(start)!, atom.get(end)!);
+      for (const [start, end] of intervals)
+        this.#required[chunk]!.push(atomByPosition.get(start)!, atomByPosition.get(end)!);
   }
 
   columns(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "required" | "owned"> {

@@ -15,18 +15,18 @@ export interface RefineOptions {
 const EXCESS_TIME_WEIGHT = 300;
 /** Swaps of the slowest rank that are tried: those that come nearest to levelling a pair of ranks. */
 const MAX_LEVELLING_SWAPS = 32;
-const MAX_COMPARED = 20_000;
+const MAX_COMPARED_PAIRS = 20_000;
 /** Of drawn swaps of it, those are tried that leave neither rank more pairs than it has. */
-const MAX_DRAWS = 4096;
+const MAX_RANDOM_DRAWS = 4096;
 const MAX_TRIED_SWAPS = 128;
 /** Chunks of a rank that a chunk which should go there is compared with. */
-const MAX_PARTNERS = 8;
+const MAX_SWAP_PARTNERS = 8;
 /** A round takes at most these shares of all work: many rounds, in which each of the two does what the other one cannot. */
 const RELIEVE_BUDGET_DIVISOR = 20;
 const ATTRACT_BUDGET_DIVISOR = 30;
 /** Rounds without a swap after which nothing is expected of more. */
 const MAX_IDLE_ROUNDS = 3;
-const MIN_GAIN = 1e-12;
+const MIN_POTENTIAL_GAIN = 1e-12;
 /** What an exchange takes beside the atoms that it visits, in visits. */
 const EXCHANGE_VISITS = 32;
 /** What the choice of a swap takes. */
@@ -43,8 +43,8 @@ const THRESHOLD_DECAY = 0.8;
  */
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
-  for (let idle = 0; search.hasBudget() && idle < MAX_IDLE_ROUNDS; ) {
-    idle = search.balanceSlowest() + search.reduceTransfers() > 0 ? 0 : idle + 1;
+  for (let idleRounds = 0; search.hasBudget() && idleRounds < MAX_IDLE_ROUNDS; ) {
+    idleRounds = search.balanceSlowest() + search.reduceTransfers() > 0 ? 0 : idleRounds + 1;
   }
   return search.assignment;
 }
@@ -94,7 +94,7 @@ class SwapSearch {
     this.#chunksOf = [0, 1].map(() => Array.from({ length: ranks }, () => []));
     this.#chunkIndex = new Int32Array(chunks);
     for (let chunk = 0; chunk < chunks; chunk++) {
-      const list = this.#list(chunk, start[chunk]!);
+      const list = this.#chunkList(chunk, start[chunk]!);
       this.#chunkIndex[chunk] = list.length;
       list.push(chunk);
     }
@@ -109,106 +109,107 @@ class SwapSearch {
   /** Swaps chunks of the slowest rank, again and again; returns how often that helped. */
   balanceSlowest(): number {
     const { ranks } = this.#problem;
-    const stop = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
-    let kept = 0;
-    for (let turn = 0; turn < ranks && this.#visits < stop; turn++) {
-      let slowest = 0;
-      for (let rank = 1; rank < ranks; rank++) if (this.#rankTime(rank) > this.#rankTime(slowest)) slowest = rank;
-      if (this.#rankTime(slowest) <= this.#targetTime) break;
-      if (!this.#equalizePairs(slowest) && !this.#relieveByDraws(slowest, stop)) break;
-      kept++;
+    const visitLimit = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
+    let numImproved = 0;
+    for (let turn = 0; turn < ranks && this.#visits < visitLimit; turn++) {
+      let slowestRank = 0;
+      for (let rank = 1; rank < ranks; rank++)
+        if (this.#rankTime(rank) > this.#rankTime(slowestRank)) slowestRank = rank;
+      if (this.#rankTime(slowestRank) <= this.#targetTime) break;
+      if (!this.#equalizePairs(slowestRank) && !this.#relieveByRandomSwaps(slowestRank, visitLimit)) break;
+      numImproved++;
     }
-    return kept;
+    return numImproved;
   }
 
   /** Moves drawn chunks to ranks that own a neighbour of theirs; returns how often that helped. */
   reduceTransfers(): number {
     const { chunks } = this.#problem;
-    let kept = 0;
-    const stop = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / ATTRACT_BUDGET_DIVISOR);
-    for (let draw = 0; draw < 2 * chunks && this.#visits < stop; draw++) {
+    let numImproved = 0;
+    const visitLimit = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / ATTRACT_BUDGET_DIVISOR);
+    for (let draw = 0; draw < 2 * chunks && this.#visits < visitLimit; draw++) {
       const chunk = this.#randomIndex(chunks);
       const rank = this.assignment[this.#neighbourChunk(chunk)]!;
       if (rank === this.assignment[chunk]) continue;
-      const list = this.#list(chunk, rank);
-      for (let i = 0; i < list.length && i < MAX_PARTNERS; i++) {
+      const rankChunks = this.#chunkList(chunk, rank);
+      for (let i = 0; i < rankChunks.length && i < MAX_SWAP_PARTNERS; i++) {
         this.#visits += TRIAL_VISITS;
-        if (!this.#swap(chunk, list[(i + draw) % list.length]!)) continue;
-        kept++;
+        if (!this.#trySwap(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
+        numImproved++;
         break;
       }
     }
-    return kept;
+    return numImproved;
   }
 
   /** If compute binds the rank: the swap with another one that comes nearest to giving both as much, if it helps. */
-  #equalizePairs(slowest: number): boolean {
+  #equalizePairs(slowestRank: number): boolean {
     const { ranks, pairs, model } = this.#problem;
-    if (model.pair * this.#pairs[slowest]! < this.#rankTime(slowest) * 0.999) return false;
-    const found: { readonly error: number; readonly a: number; readonly b: number }[] = [];
-    let [worst, compared] = [Number.POSITIVE_INFINITY, 0];
-    for (let k = 0; k < ranks && compared < MAX_COMPARED; k++) {
-      const rank = (slowest + k) % ranks;
-      const wanted = (this.#pairs[slowest]! - this.#pairs[rank]!) / 2;
-      if (wanted <= 0) continue;
-      for (const a of this.#chunksOf[0]![slowest]!) {
+    if (model.pair * this.#pairs[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
+    const swapCandidates: { readonly error: number; readonly a: number; readonly b: number }[] = [];
+    let [worstError, numCompared] = [Number.POSITIVE_INFINITY, 0];
+    for (let k = 0; k < ranks && numCompared < MAX_COMPARED_PAIRS; k++) {
+      const rank = (slowestRank + k) % ranks;
+      const wantedGain = (this.#pairs[slowestRank]! - this.#pairs[rank]!) / 2;
+      if (wantedGain <= 0) continue;
+      for (const a of this.#chunksOf[0]![slowestRank]!) {
         for (const b of this.#chunksOf[0]![rank]!) {
-          compared++;
+          numCompared++;
           const gain = pairs[a]! - pairs[b]!;
-          const error = Math.abs(gain - wanted);
-          if (gain <= 0 || error >= worst) continue;
-          found.push({ error, a, b });
-          if (found.length < 2 * MAX_LEVELLING_SWAPS) continue;
-          found.sort((x, y) => x.error - y.error);
-          found.length = MAX_LEVELLING_SWAPS;
-          worst = found[MAX_LEVELLING_SWAPS - 1]!.error;
+          const error = Math.abs(gain - wantedGain);
+          if (gain <= 0 || error >= worstError) continue;
+          swapCandidates.push({ error, a, b });
+          if (swapCandidates.length < 2 * MAX_LEVELLING_SWAPS) continue;
+          swapCandidates.sort((x, y) => x.error - y.error);
+          swapCandidates.length = MAX_LEVELLING_SWAPS;
+          worstError = swapCandidates[MAX_LEVELLING_SWAPS - 1]!.error;
         }
       }
     }
-    this.#visits += compared;
-    found.sort((x, y) => x.error - y.error);
-    return found.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swap(a, b));
+    this.#visits += numCompared;
+    swapCandidates.sort((x, y) => x.error - y.error);
+    return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#trySwap(a, b));
   }
 
-  #relieveByDraws(slowest: number, stop: number): boolean {
+  #relieveByRandomSwaps(slowestRank: number, visitLimit: number): boolean {
     const { ranks, chunks, queryChunks, pairs, model } = this.#problem;
-    const kinds = chunks > queryChunks ? 2 : 1;
-    const most = this.#rankTime(slowest);
-    const isBound = model.pair * this.#pairs[slowest]! >= most * 0.999;
-    const draws = Math.min(MAX_DRAWS, 4 * chunks);
-    for (let i = 0, tried = 0; i < draws && tried < MAX_TRIED_SWAPS && this.#visits < stop; i++) {
+    const numKinds = chunks > queryChunks ? 2 : 1;
+    const maxTime = this.#rankTime(slowestRank);
+    const isComputeBound = model.pair * this.#pairs[slowestRank]! >= maxTime * 0.999;
+    const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
+    for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#visits < visitLimit; i++) {
       this.#visits += 4;
-      const own = this.#chunksOf[i % kinds]![slowest]!;
-      if (own.length === 0) continue;
-      const chunk = own[this.#randomIndex(own.length)]!;
+      const ownChunks = this.#chunksOf[i % numKinds]![slowestRank]!;
+      if (ownChunks.length === 0) continue;
+      const chunk = ownChunks[this.#randomIndex(ownChunks.length)]!;
       const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
-      const list = this.#list(chunk, rank);
-      if (rank === slowest || list.length === 0) continue;
-      const other = list[this.#randomIndex(list.length)]!;
-      const gain = pairs[chunk]! - pairs[other]!;
-      if ((isBound && gain <= 0) || model.pair * (this.#pairs[rank]! + gain) >= most) continue;
-      tried++;
+      const rankChunks = this.#chunkList(chunk, rank);
+      if (rank === slowestRank || rankChunks.length === 0) continue;
+      const partner = rankChunks[this.#randomIndex(rankChunks.length)]!;
+      const gain = pairs[chunk]! - pairs[partner]!;
+      if ((isComputeBound && gain <= 0) || model.pair * (this.#pairs[rank]! + gain) >= maxTime) continue;
+      numTried++;
       this.#visits += TRIAL_VISITS;
-      if (this.#swap(chunk, other)) return true;
+      if (this.#trySwap(chunk, partner)) return true;
     }
     return false;
   }
 
   /** Swaps two chunks of different ranks if that lowers the potential, or raises it by little; returns whether it did. */
-  #swap(a: number, b: number): boolean {
+  #trySwap(a: number, b: number): boolean {
     const [from, to] = [this.assignment[a]!, this.assignment[b]!];
     if (from === to || this.#cannotImprove(a, b)) return false;
     this.#exchange(a, b);
-    const isKept =
+    const isImprovement =
       this.#ranks.potentialChange(this.#rankPotential) + (this.#hosts?.potentialChange(this.#hostPotential) ?? 0) <
       this.#limit();
-    if (isKept) {
+    if (isImprovement) {
       this.#ranks.commit();
       this.#hosts?.commit();
-      const [placeA, placeB] = [this.#chunkIndex[a]!, this.#chunkIndex[b]!];
-      this.#list(a, from)[placeA] = b;
-      this.#list(b, to)[placeB] = a;
-      [this.#chunkIndex[a], this.#chunkIndex[b]] = [placeB, placeA];
+      const [indexA, indexB] = [this.#chunkIndex[a]!, this.#chunkIndex[b]!];
+      this.#chunkList(a, from)[indexA] = b;
+      this.#chunkList(b, to)[indexB] = a;
+      [this.#chunkIndex[a], this.#chunkIndex[b]] = [indexB, indexA];
       return true;
     }
     this.#exchange(a, b);
@@ -219,7 +220,7 @@ class SwapSearch {
 
   /** How much the potential may rise. */
   #limit(): number {
-    return this.#threshold * Math.max(0, 1 - this.#visits / this.#maxVisits / THRESHOLD_DECAY) - MIN_GAIN;
+    return this.#threshold * Math.max(0, 1 - this.#visits / this.#maxVisits / THRESHOLD_DECAY) - MIN_POTENTIAL_GAIN;
   }
 
   /** Whether the pairs of both ranks alone cost more than all the rows could save. */
@@ -232,10 +233,10 @@ class SwapSearch {
       this.#excessCost(model.pair * (this.#pairs[to]! + gain));
     if (excess === 0) return false;
     const { received } = this.#ranks;
-    const saved =
+    const maxSaving =
       this.#ranks.potential(from) + this.#ranks.potential(to) - this.#hiddenRowCost * (received[from]! + received[to]!);
-    const hidden = (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#widths[a]! + this.#widths[b]!);
-    return excess - saved - hidden > this.#limit();
+    const maxHiddenSaving = (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#widths[a]! + this.#widths[b]!);
+    return excess - maxSaving - maxHiddenSaving > this.#limit();
   }
 
   #exchange(a: number, b: number): void {
@@ -280,7 +281,7 @@ class SwapSearch {
     return EXCESS_TIME_WEIGHT * excess * excess;
   }
 
-  #list(chunk: number, rank: number): number[] {
+  #chunkList(chunk: number, rank: number): number[] {
     return this.#chunksOf[chunk < this.#problem.queryChunks ? 0 : 1]![rank]!;
   }
 
@@ -310,14 +311,14 @@ class RowTrafficCounter implements RowTraffic {
   /** By group and atom: of a group all atoms side by side, as a chunk requires whole stretches of them. */
   readonly #counts: Uint16Array | Int32Array;
   /** By atom: how many groups require it. */
-  readonly #requiring: Int32Array;
+  readonly #requiringCounts: Int32Array;
   /** By group: its part of the potential, and what that becomes by the exchange in question. */
   readonly #potentials: Float64Array;
   readonly #proposedPotentials: Float64Array;
   readonly #isAffected: Uint8Array;
   /** Groups whose rows or pairs the exchange changes. */
-  readonly #affected: Int32Array;
-  #touchedCount = 0;
+  readonly #affectedGroups: Int32Array;
+  #affectedCount = 0;
   /** Room for a list of intervals. */
   readonly #intervals: Int32Array;
 
@@ -336,18 +337,18 @@ class RowTrafficCounter implements RowTraffic {
     this.#potentials = new Float64Array(groups);
     this.#proposedPotentials = new Float64Array(groups);
     this.#isAffected = new Uint8Array(groups);
-    this.#affected = new Int32Array(groups);
-    const most = problem.required.reduce((length, each) => Math.max(length, each.length), 0);
-    this.#intervals = new Int32Array(2 * most);
+    this.#affectedGroups = new Int32Array(groups);
+    const maxLength = problem.required.reduce((length, each) => Math.max(length, each.length), 0);
+    this.#intervals = new Int32Array(2 * maxLength);
     const counts = problem.queryChunks > 0xffff ? new Int32Array(groups * atoms) : new Uint16Array(groups * atoms);
     this.#counts = counts;
-    this.#requiring = new Int32Array(atoms);
+    this.#requiringCounts = new Int32Array(atoms);
     for (let chunk = 0; chunk < problem.queryChunks; chunk++) {
       const base = Math.floor(assignment[chunk]! / width) * atoms;
       const intervals = problem.required[chunk]!;
       for (let i = 0; i < intervals.length; i += 2)
         for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++)
-          if (++counts[base + atom]! === 1) this.#requiring[atom]!++;
+          if (++counts[base + atom]! === 1) this.#requiringCounts[atom]!++;
     }
   }
 
@@ -357,13 +358,13 @@ class RowTrafficCounter implements RowTraffic {
 
   /** By how much the exchanges since the last `keep` or `forget` change the potential. */
   potentialChange(potential: (group: number) => number): number {
-    let change = 0;
-    for (let i = 0; i < this.#touchedCount; i++) {
-      const group = this.#affected[i]!;
+    let difference = 0;
+    for (let i = 0; i < this.#affectedCount; i++) {
+      const group = this.#affectedGroups[i]!;
       this.#proposedPotentials[i] = potential(group);
-      change += this.#proposedPotentials[i]! - this.#potentials[group]!;
+      difference += this.#proposedPotentials[i]! - this.#potentials[group]!;
     }
-    return change;
+    return difference;
   }
 
   potential(group: number): number {
@@ -371,13 +372,14 @@ class RowTrafficCounter implements RowTraffic {
   }
 
   commit(): void {
-    for (let i = 0; i < this.#touchedCount; i++) this.#potentials[this.#affected[i]!] = this.#proposedPotentials[i]!;
+    for (let i = 0; i < this.#affectedCount; i++)
+      this.#potentials[this.#affectedGroups[i]!] = this.#proposedPotentials[i]!;
     this.rollBack();
   }
 
   rollBack(): void {
-    for (let i = 0; i < this.#touchedCount; i++) this.#isAffected[this.#affected[i]!] = 0;
-    this.#touchedCount = 0;
+    for (let i = 0; i < this.#affectedCount; i++) this.#isAffected[this.#affectedGroups[i]!] = 0;
+    this.#affectedCount = 0;
   }
 
   /** Exchanges the ranks of two chunks, of the assignment as it is before; returns how many atoms that visits. */
@@ -399,82 +401,85 @@ class RowTrafficCounter implements RowTraffic {
   /** What the first chunk requires and the second does not: chunks of one document differ in few atoms. */
   #moveRequired(
     assignment: Assignment,
-    [required, kept]: readonly [Int32Array, Int32Array],
+    [required, alsoRequired]: readonly [Int32Array, Int32Array],
     { from, to }: Readonly<Record<"from" | "to", number>>,
   ): number {
     const { atomRows, atomOwner } = this.#problem;
     const { received, sent } = this;
-    const [counts, requiring, width] = [this.#counts, this.#requiring, this.#groupSize];
+    const [counts, requiringCounts, width] = [this.#counts, this.#requiringCounts, this.#groupSize];
     const [fromBase, toBase] = [from * atomRows.length, to * atomRows.length];
     const intervals = this.#intervals;
-    const length = subtractIntervals(required, kept, intervals);
-    let visited = 0;
+    const length = subtractIntervals(required, alsoRequired, intervals);
+    let numVisited = 0;
     for (let i = 0; i < length; i += 2) {
       const end = intervals[i + 1]!;
-      visited += end - intervals[i]!;
+      numVisited += end - intervals[i]!;
       for (let atom = intervals[i]!; atom < end; atom++) {
-        const isLast = --counts[fromBase + atom]! === 0;
-        const isFirst = ++counts[toBase + atom]! === 1;
-        if (!isLast && !isFirst) continue;
-        const ofRank = assignment[atomOwner[atom]!]!;
-        const owner = width === 1 ? ofRank : Math.floor(ofRank / width);
+        const isLastRequirement = --counts[fromBase + atom]! === 0;
+        const isFirstRequirement = ++counts[toBase + atom]! === 1;
+        if (!isLastRequirement && !isFirstRequirement) continue;
+        const ownerRank = assignment[atomOwner[atom]!]!;
+        const owner = width === 1 ? ownerRank : Math.floor(ownerRank / width);
         const rows = atomRows[atom]!;
-        requiring[atom]! += Number(isFirst) - Number(isLast);
-        if (isLast && owner !== from) {
+        requiringCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
+        if (isLastRequirement && owner !== from) {
           received[from]! -= rows;
           sent[owner]! -= rows;
           this.#markAffected(owner);
         }
-        if (isFirst && owner !== to) {
+        if (isFirstRequirement && owner !== to) {
           received[to]! += rows;
           sent[owner]! += rows;
           this.#markAffected(owner);
         }
       }
     }
-    return visited;
+    return numVisited;
   }
 
   #moveOwned(intervals: Int32Array, { from, to }: Readonly<Record<"from" | "to", number>>): number {
     const { atomRows } = this.#problem;
     const { received, sent } = this;
     const [fromBase, toBase] = [from * atomRows.length, to * atomRows.length];
-    let visited = 0;
+    let numVisited = 0;
     for (let i = 0; i < intervals.length; i += 2) {
-      visited += intervals[i + 1]! - intervals[i]!;
+      numVisited += intervals[i + 1]! - intervals[i]!;
       for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
-        const requiring = this.#requiring[atom]!;
+        const numRequiring = this.#requiringCounts[atom]!;
         const rows = atomRows[atom]!;
-        const [byFrom, byTo] = [this.#counts[fromBase + atom]! > 0, this.#counts[toBase + atom]! > 0];
-        sent[from]! -= rows * (requiring - Number(byFrom));
-        sent[to]! += rows * (requiring - Number(byTo));
-        if (byFrom) received[from]! += rows;
-        if (byTo) received[to]! -= rows;
+        const [isRequiredByFrom, isRequiredByTo] = [
+          this.#counts[fromBase + atom]! > 0,
+          this.#counts[toBase + atom]! > 0,
+        ];
+        sent[from]! -= rows * (numRequiring - Number(isRequiredByFrom));
+        sent[to]! += rows * (numRequiring - Number(isRequiredByTo));
+        if (isRequiredByFrom) received[from]! += rows;
+        if (isRequiredByTo) received[to]! -= rows;
       }
     }
-    return visited;
+    return numVisited;
   }
 
   #markAffected(group: number): void {
     if (this.#isAffected[group]) return;
     this.#isAffected[group] = 1;
-    this.#affected[this.#touchedCount++] = group;
+    this.#affectedGroups[this.#affectedCount++] = group;
   }
 }
 
 /** The parts of ascending intervals that are in none of others, into `out`; returns the length of that list. */
-function subtractIntervals(intervals: Int32Array, others: Int32Array, out: Int32Array): number {
+function subtractIntervals(intervals: Int32Array, subtracted: Int32Array, out: Int32Array): number {
   let [k, length] = [0, 0];
   for (let i = 0; i < intervals.length; i += 2) {
     let start = intervals[i]!;
     const end = intervals[i + 1]!;
-    while (k < others.length && others[k + 1]! <= start) k += 2;
-    for (let j = k; j < others.length && others[j]! < end; j += 2) {
-      if (others[j]! > start) {
+    while (k < subtracted.length && subtracted[k + 1]! <= start) k += 2;
+    for (let j = k; j < subtracted.length && subtracted[j]! < end; j += 2) {
+      if (subtracted[j]! > start) {
         out[length++] = start;
-        out[length++] = others[j]!;
+        out[length++] = subtracted[j]!;
       }
-      start = Math.max(start, others[j + 1]!);
+      start = Math.max(start, subtracted[j + 1]!);
     }
     if (start >= end) continue;
     out[length++] = start;

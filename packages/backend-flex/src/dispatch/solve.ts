@@ -16,46 +16,49 @@ const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
 const DESCENT_MAX_VISITS = 6e6;
 /** Refinement aims a little above the bound, and once a little more above it: for fewer rows. */
 const TARGET_SLACK = 1.002;
-const LOOSER_TARGETS = [1, 1.01];
-const TIGHTER_TARGETS = [0.5, 0.8];
+const LOOSER_TARGET_FACTORS = [1, 1.01];
+const TIGHTER_TARGET_SHARES = [0.5, 0.8];
 
 /** The best placement, and what it was found from. */
 export function solve(
   problem: DispatchProblem,
   maxVisits: number = defaultMaxVisits(problem),
 ): { readonly best: DispatchCandidate; readonly candidates: readonly DispatchCandidate[] } {
-  const candidates = startsOf(problem);
+  const candidates = createStarts(problem);
   let best = minimumObjective(candidates);
   if (problem.ranks === 1 || problem.totalPairs === 0) return { best, candidates };
   const { time, objective } = computeBounds(problem);
   const targetTime = time * TARGET_SLACK;
-  const floor = objective + targetTime - time;
-  const movable = candidates.filter(({ placement }) => !placement);
-  const results: DispatchCandidate[] = [...movable];
+  const attainableObjective = objective + targetTime - time;
+  const refinable = candidates.filter(({ placement }) => !placement);
+  const results: DispatchCandidate[] = [...refinable];
   const search = (from: DispatchCandidate, share: number, options: Omit<RefineOptions, "maxVisits">): void => {
-    if (best.objective <= floor) return;
+    if (best.objective <= attainableObjective) return;
     const assignment = refine(problem, from.assignment, { ...options, maxVisits: maxVisits * share });
     const result = evaluateCandidate(problem, `${from.name}, swaps`, assignment);
     results.push(result);
     best = minimumObjective([best, result]);
   };
-  const family = (name: string): DispatchCandidate[] => {
-    const members = movable.filter((each) => each.name.startsWith(name));
+  const bestOfFamily = (name: string): DispatchCandidate[] => {
+    const members = refinable.filter((each) => each.name.startsWith(name));
     return members.length > 0 ? [minimumObjective(members)] : [];
   };
-  const starts = new Set([minimumObjective(movable), ...["groups", "necklace", "greedy", "affinity"].flatMap(family)]);
+  const starts = new Set([
+    minimumObjective(refinable),
+    ...["groups", "necklace", "greedy", "affinity"].flatMap(bestOfFamily),
+  ]);
   for (const start of starts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
-  const from = minimumObjective(results);
-  for (const looser of LOOSER_TARGETS)
-    search(from, 1 / 6, { targetTime: targetTime * looser, seed: 777, threshold: 10 });
+  const startCandidate = minimumObjective(results);
+  for (const targetFactor of LOOSER_TARGET_FACTORS)
+    search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
   // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
-  for (const share of TIGHTER_TARGETS) {
-    search(minimumObjective(results), 1 / 6 / TIGHTER_TARGETS.length, {
+  for (const share of TIGHTER_TARGET_SHARES) {
+    search(minimumObjective(results), 1 / 6 / TIGHTER_TARGET_SHARES.length, {
       targetTime: targetTime + share * Math.max(0, best.time - targetTime),
       seed: 777,
     });
   }
-  if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > floor) {
+  if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > attainableObjective) {
     best = minimumObjective([
       best,
       ...results.map((each) => runDescent(problem, each, DESCENT_MAX_VISITS / results.length)),
@@ -77,13 +80,13 @@ function minimumObjective(candidates: readonly DispatchCandidate[]): DispatchCan
 }
 
 /** The starts of the search. */
-export function startsOf(problem: DispatchProblem): DispatchCandidate[] {
-  const near = affinity(problem);
+export function createStarts(problem: DispatchProblem): DispatchCandidate[] {
+  const affinityAssignment = affinity(problem);
   const starts: (readonly [name: string, queries: Assignment])[] = [
     ["sequential", sequential(problem)],
     ["zigzag", zigzag(problem)],
     ["greedy", greedy(problem)],
-    ...(near ? [["affinity", near] as const] : []),
+    ...(affinityAssignment ? [["affinity", affinityAssignment] as const] : []),
     ...NECKLACE_TOLERANCES.map((tolerance) => [`necklace ${tolerance}`, necklace(problem, tolerance)] as const),
     ...RANK_BY_RANK_TOLERANCES.map(
       (tolerance) => [`necklace ${tolerance}, peeled`, necklace(problem, tolerance, true)] as const,

@@ -25,10 +25,10 @@ const measurements = await measureArrangement(ctx, arrangement);
 
 const alone: MakeWorld = async () => [await init({ device: cpu({ threads: 1 }), rank: 0, worldSize: 1 })];
 for (const trial of moduleTrials()) {
-  const one = await runOnOneDevice(alone, trial, arrangement);
+  const singleDevice = await runOnOneDevice(alone, trial, arrangement);
   // A context numbers its random streams: parameters are those of one device on a fresh one.
   const rank = perturbed(ctx, { completion: "late", seed: 3 });
-  measurements.push(await measureModuleOn(rank, { arrangement, trial, one }));
+  measurements.push(await measureModuleOn(rank, { arrangement, trial, singleDevice }));
   check(rank.inFlight() === 0, `wait() was not called on ${rank.inFlight()} collectives`);
 }
 writeFileSync(join(directory!, `${ctx.rank}.json`), JSON.stringify(measurements));

@@ -183,16 +183,16 @@ async function checkAtNextCall(
     return;
   }
   const outcomes = testWorld.contexts.map((ctx) => {
-    const chosen = { ...defaultOptions, ...commonOptions, ...(ctx.rank === 1 && differingOptions) };
+    const options = { ...defaultOptions, ...commonOptions, ...(ctx.rank === 1 && differingOptions) };
     return waitForError(
       ctx.world,
-      () => attend(ctx, backend("sp"), chosen),
+      () => attend(ctx, backend("sp"), options),
       () => ctx.mesh.group("sp").barrier().wait(),
     );
   });
   for (const outcome of await Promise.all(outcomes)) {
     const message = expectError(outcome, CollectiveMismatchError);
-    for (const side of errorPatterns) checkMessage(message, side);
+    for (const errorPattern of errorPatterns) checkMessage(message, errorPattern);
     checkMessage(
       message,
       /\brank 1 (is )?at .*; all ranks of a group must call the same collectives in the same order/,
@@ -210,15 +210,15 @@ function checkRefused(ctx: Context, backend: AttentionBackend, { differingOption
   checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${feature}`);
 }
 
-function attend(ctx: Context, backend: AttentionBackend, chosen: AgreementOptions): Tensor {
-  const { mask, placement, scale, length, batch, tokens, softcap, hasSinks } = chosen;
+function attend(ctx: Context, backend: AttentionBackend, options: AgreementOptions): Tensor {
+  const { mask, placement, scale, length, batch, tokens, softcap, hasSinks } = options;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length, placement });
   const [q, k, v] = [0, 1, 2].map(() => randn(ctx, [batch, 2, 4, 8])) as [Tensor, Tensor, Tensor];
   for (const x of [q, k, v]) x.requiresGrad = true;
   const lengths = tokens && { queries: tokens, keys: tokens };
-  const variant = { softcap, ...(hasSinks && { sinks: zeros(ctx, [2]) }) };
-  const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, ...variant, queries: layout, keys: layout });
-  if (!chosen.dropsBackward) out.sum().backward();
+  const modifiers = { softcap, ...(hasSinks && { sinks: zeros(ctx, [2]) }) };
+  const out = attention(ctx, q, k, v, { backend, mask, lengths, scale, ...modifiers, queries: layout, keys: layout });
+  if (!options.dropsBackward) out.sum().backward();
   return out;
 }
 
@@ -234,11 +234,11 @@ async function checkAtClose({ makeWorld, backend }: AgreementSuiteOptions): Prom
       }
     }),
   );
-  const failed = results.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected read or close to fail on at least one rank, received no failure");
-  for (const { reason } of failed) {
+  const failedResults = results.filter((result) => result.status === "rejected");
+  check(failedResults.length > 0, "expected read or close to fail on at least one rank, received no failure");
+  for (const { reason } of failedResults) {
     const message = expectError(reason as Error, CollectiveMismatchError);
-    for (const side of ["scale 0.25, ", "scale 0.5, "]) checkMessage(message, side);
+    for (const errorPattern of ["scale 0.25, ", "scale 0.5, "]) checkMessage(message, errorPattern);
   }
 }
 

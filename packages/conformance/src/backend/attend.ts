@@ -43,13 +43,13 @@ export function runBackendOnRank(
   const layouts = trialLayouts(trial);
   const at = ctx.mesh.coordinate;
   const call = { at, scale: trial.scale, mask: trial.mask, modifiers: trial.modifiers, ...layouts };
-  const way: AttendFunctions = {
-    initialState: initialState,
+  const functions: AttendFunctions = {
+    initialState,
     attend: (q, state, kv) => backend.attend(ctx, { ...call, q }, state, { ...kv, from: at }),
     attendBackward: (q, saved, grads, kv) =>
       backend.attendBackward(ctx, { ...call, q, ...saved }, grads, { ...kv, from: at }),
   };
-  return attendRows(ctx.device, trial, positionsOfRank(trial, at), way);
+  return attendRows(ctx.device, trial, positionsOfRank(trial, at), functions);
 }
 
 /** The whole trial on one device, by its own kernel. */
@@ -59,15 +59,15 @@ export function runLocalAttention(
   initialState: InitialState = emptyState,
 ): Promise<AttentionNumbers> {
   const { queries, keys, mask, modifiers, scale } = trial;
-  const whole = (length: number) => [{ start: 0, length, step: 1 }];
-  const tile = { q: whole(queries.length), k: whole(keys.length), mask, scale, modifiers };
-  const way: AttendFunctions = {
-    initialState: initialState,
+  const wholeSpan = (length: number) => [{ start: 0, length, step: 1 }];
+  const tile = { q: wholeSpan(queries.length), k: wholeSpan(keys.length), mask, scale, modifiers };
+  const functions: AttendFunctions = {
+    initialState,
     attend: (q, state, block) => device.kernels.attend(state, q, block, tile),
     attendBackward: (q, saved, grads, block) => device.kernels.attendBackward(grads, q, saved, block, tile),
   };
   const rows = { queries: listPositions(tile.q), keys: listPositions(tile.k) };
-  return attendRows(device, trial, rows, way);
+  return attendRows(device, trial, rows, functions);
 }
 
 export function positionsOfRank(trial: Trial, coordinate: Coordinate): RankPositions {
@@ -88,14 +88,14 @@ export function selectRows(
 ): AttentionNumbers<Float64Array> {
   const q = { rows: trial.queries.length, width: trial.headDim };
   const k = { rows: trial.keys.length, width: trial.headDim };
-  const take = (values: ArrayLike<number>, positions: readonly number[], size: MatrixSize) =>
+  const takeValues = (values: ArrayLike<number>, positions: readonly number[], size: MatrixSize) =>
     takeRows(values, positions, size);
   return {
-    out: take(out, rows.queries, q),
-    lse: take(lse, rows.queries, { ...q, width: 1 }),
-    dq: take(dq, rows.queries, q),
-    dk: take(dk, rows.keys, k),
-    dv: take(dv, rows.keys, k),
+    out: takeValues(out, rows.queries, q),
+    lse: takeValues(lse, rows.queries, { ...q, width: 1 }),
+    dq: takeValues(dq, rows.queries, q),
+    dk: takeValues(dk, rows.keys, k),
+    dv: takeValues(dv, rows.keys, k),
   };
 }
 
@@ -103,7 +103,7 @@ async function attendRows(
   device: Device,
   trial: Trial,
   rows: RankPositions,
-  way: AttendFunctions,
+  functions: AttendFunctions,
 ): Promise<AttentionNumbers> {
   const { batch, numHeads, numKvHeads, headDim, dtype } = trial;
   const { problem, dOut: dOutAll } = getReference(trial);
@@ -113,32 +113,32 @@ async function attendRows(
   const kShape = [batch, numKvHeads, rows.keys.length, headDim];
   const rowShape = qShape.slice(0, 3);
 
-  const given = {
+  const inputs = {
     q: takeRows(problem.q, rows.queries, q),
     k: takeRows(problem.k, rows.keys, k),
     v: takeRows(problem.v, rows.keys, k),
     dOut: takeRows(dOutAll, rows.queries, q),
   };
-  using queries = headsFirst(device, given.q, qShape, dtype);
-  using keys = headsFirst(device, given.k, kShape, dtype);
-  using values = headsFirst(device, given.v, kShape, dtype);
-  using dOut = headsFirst(device, given.dOut, qShape, dtype);
-  using out = fullTensor(device, qShape, way.initialState.out);
-  using lse = fullTensor(device, rowShape, way.initialState.lse);
-  way.attend(queries, { out, lse }, { k: keys, v: values });
+  using queries = headsFirst(device, inputs.q, qShape, dtype);
+  using keys = headsFirst(device, inputs.k, kShape, dtype);
+  using values = headsFirst(device, inputs.v, kShape, dtype);
+  using dOut = headsFirst(device, inputs.dOut, qShape, dtype);
+  using out = fullTensor(device, qShape, functions.initialState.out);
+  using lse = fullTensor(device, rowShape, functions.initialState.lse);
+  functions.attend(queries, { out, lse }, { k: keys, v: values });
 
   using delta = fullTensor(device, rowShape, 0);
   device.kernels.rowDot(delta, dOut, out);
-  using dq = fullTensor(device, qShape, way.initialState.gradients);
-  using dk = fullTensor(device, kShape, way.initialState.gradients);
-  using dv = fullTensor(device, kShape, way.initialState.gradients);
-  way.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
+  using dq = fullTensor(device, qShape, functions.initialState.gradients);
+  using dk = fullTensor(device, kShape, functions.initialState.gradients);
+  using dv = fullTensor(device, kShape, functions.initialState.gradients);
+  functions.attendBackward(queries, { dOut, lse, delta }, { dq, dk, dv }, { k: keys, v: values });
   const [outRead, lseRead, dqRead, dkRead, dvRead] = await Promise.all([out, lse, dq, dk, dv].map((x) => x.read()));
   // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.
   for (const [name, tensor] of Object.entries({ q: queries, k: keys, v: values, dOut }))
     checkEqual(
       await tensor.read(),
-      given[name as keyof typeof given],
+      inputs[name as keyof typeof inputs],
       `${trial.name}: input ${name} must not be modified`,
     );
   return { out: outRead!, lse: lseRead!, dq: dqRead!, dk: dkRead!, dv: dvRead! };

@@ -59,29 +59,33 @@ const trialCombinations = pairwise({
 type BatchCombination = (typeof trialCombinations)[number];
 
 /** Tokens of each sample: all, some, none, few, and not the same of queries as of keys. */
-function lengthsOf({ padding, masks: choice, size, extent }: BatchCombination): BatchInput["lengths"] {
+function lengthsOf({ padding, masks: maskChoice, size, extent }: BatchCombination): BatchInput["lengths"] {
   if (padding === "none") return undefined;
   const { queries, keys } = extent;
-  const cut = (some: readonly number[]): readonly number[] => some.slice(0, size.batch);
-  const ownQueries = cut([Math.floor(queries / 2), queries, 0, 1]);
-  const ownKeys = cut([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
-  const areEqual = choice === "documents" && queries === keys;
-  return { queries: ownQueries, keys: areEqual ? ownQueries : ownKeys };
+  const takeBatch = (lengths: readonly number[]): readonly number[] => lengths.slice(0, size.batch);
+  const sampleQueries = takeBatch([Math.floor(queries / 2), queries, 0, 1]);
+  const sampleKeys = takeBatch([Math.floor((2 * keys) / 3), keys, keys, Math.min(2, keys)]);
+  const sameLengths = maskChoice === "documents" && queries === keys;
+  return { queries: sampleQueries, keys: sameLengths ? sampleQueries : sampleKeys };
 }
 
 /** The masks of the samples, over their own lengths. */
 function masksOf(
-  { masks: choice, size, extent }: BatchCombination,
+  { masks: maskChoice, size, extent }: BatchCombination,
   lengths: BatchInput["lengths"],
 ): readonly MaskTrial[] {
   return Array.from({ length: size.batch }, (_, sample) => {
-    const own = maskTrials(lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys, 7);
-    const named = (name: string, nth = 0): MaskTrial =>
-      own.filter((each) => each.mask.name.startsWith(name))[nth] ?? own[1]!;
-    if (choice === "one") return own[1]!;
-    if (choice === "documents") return named("documents", sample % 2);
-    if (choice === "random") return named("sliceMask", sample % 3);
-    return named(["causal", "slidingWindow", "full", "inverseCausal"][sample]!);
+    const sampleMaskTrials = maskTrials(
+      lengths?.queries[sample] ?? extent.queries,
+      lengths?.keys[sample] ?? extent.keys,
+      7,
+    );
+    const findTrial = (name: string, matchIndex = 0): MaskTrial =>
+      sampleMaskTrials.filter((each) => each.mask.name.startsWith(name))[matchIndex] ?? sampleMaskTrials[1]!;
+    if (maskChoice === "one") return sampleMaskTrials[1]!;
+    if (maskChoice === "documents") return findTrial("documents", sample % 2);
+    if (maskChoice === "random") return findTrial("sliceMask", sample % 3);
+    return findTrial(["causal", "slidingWindow", "full", "inverseCausal"][sample]!);
   });
 }
 
@@ -95,23 +99,23 @@ const batchCache = new Map<BatchCombination, ResolvedBatch>();
 
 /** Made once: what float64 answers is kept with the definition. */
 function resolveBatch(combination: BatchCombination): ResolvedBatch {
-  let known = batchCache.get(combination);
-  if (!known) batchCache.set(combination, (known = makeBatch(combination)));
-  return known;
+  let resolvedBatch = batchCache.get(combination);
+  if (!resolvedBatch) batchCache.set(combination, (resolvedBatch = makeBatch(combination)));
+  return resolvedBatch;
 }
 
 function makeBatch(combination: BatchCombination): ResolvedBatch {
   const { size, extent } = combination;
   const lengths = lengthsOf(combination);
   const padding = combination.padding === "left" ? "left" : "right";
-  const own = masksOf(combination, lengths);
-  const mask = combination.masks === "one" ? own[0]!.mask : own.map((each) => each.mask);
-  const given: BatchInput = { mask, lengths, padding };
-  const resolved = resolveBatchMaskUnchecked("batch", given, { batch: size.batch, ...extent });
+  const sampleTrials = masksOf(combination, lengths);
+  const mask = combination.masks === "one" ? sampleTrials[0]!.mask : sampleTrials.map((each) => each.mask);
+  const batchInput: BatchInput = { mask, lengths, padding };
+  const resolved = resolveBatchMaskUnchecked("batch", batchInput, { batch: size.batch, ...extent });
   const maskMod: MaskMod = (query, key, sample = 0) => {
     const [queries, keys] = [lengths?.queries[sample] ?? extent.queries, lengths?.keys[sample] ?? extent.keys];
     const [q, k] = padding === "left" ? [query - extent.queries + queries, key - extent.keys + keys] : [query, key];
-    return q >= 0 && q < queries && k >= 0 && k < keys && own[sample]!.maskMod(q, k);
+    return q >= 0 && q < queries && k >= 0 && k < keys && sampleTrials[sample]!.maskMod(q, k);
   };
   return { ...resolved, maskMod };
 }
@@ -124,12 +128,12 @@ export function batchTrials(
   { mesh, axes }: Pick<Arrangement, "mesh" | "axes">,
   dtypes: readonly DType[] = ["float32", "bfloat16"],
 ): Trial[] {
-  const some = trialCombinations.filter(({ dtype }) => dtypes.includes(dtype));
-  return some.map((combination, i) => {
-    const { placement, padding, masks: choice, size, extent, dtype } = combination;
+  const combinations = trialCombinations.filter(({ dtype }) => dtypes.includes(dtype));
+  return combinations.map((combination, i) => {
+    const { placement, padding, masks: maskChoice, size, extent, dtype } = combination;
     const { mask, modifiers, maskMod } = resolveBatch(combination);
     const { numHeads, numKvHeads, headDim, batch } = size;
-    const heading = `batch of ${batch}, ${choice} masks, padding ${padding}, ${extent.queries}×${extent.keys}`;
+    const heading = `batch of ${batch}, ${maskChoice} masks, padding ${padding}, ${extent.queries}×${extent.keys}`;
     return {
       name: `${heading}, ${numHeads}/${numKvHeads} heads of size ${headDim}, ${placement.name}, ${dtype}`,
       mesh,
@@ -175,15 +179,15 @@ export type BatchSuiteOptions = OptionsOf<typeof batchSuiteOptions>;
  * ```
  */
 export function batchSuite(options: BatchSuiteOptions): Case[] {
-  const parsed = batchSuiteOptions.parse(options);
-  return parsed.arrangements.flatMap((arrangement) => {
+  const parsedOptions = batchSuiteOptions.parse(options);
+  return parsedOptions.arrangements.flatMap((arrangement) => {
     const title = `${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}`;
     return [
       {
         name: `${title}: per-sample masks and lengths, as accurate as on one device`,
-        run: () => checkExact(parsed, arrangement),
+        run: () => checkExact(parsedOptions, arrangement),
       },
-      { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(parsed, arrangement) },
+      { name: `${title}: NaN in the padding has no effect`, run: () => checkPadding(parsedOptions, arrangement) },
     ];
   });
 }
@@ -210,20 +214,23 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
   const { mesh, backend } = arrangement;
   await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     for (const padding of ["left", "right"] as const) {
-      const [clean, dirty] = [
+      const [cleanRun, nanPaddedRun] = [
         await attendPadded(ctx, arrangement, 0, padding),
         await attendPadded(ctx, arrangement, NaN, padding),
       ];
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
-        const what = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
+        const description = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
         // Not to the bit: beside NaN a kernel may sum in another order.
-        checkClose(dirty.values[name], clean.values[name], 1e-5, `${what} with NaN in the padding`);
-        const nothing = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
+        checkClose(nanPaddedRun.values[name], cleanRun.values[name], 1e-5, `${description} with NaN in the padding`);
+        const emptyValue = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
         const width = name === "lse" ? 1 : padSamples.headDim;
-        const wrong = clean.values[name].findIndex(
-          (value, i) => clean.isPadding(Math.floor(i / width), name) && value !== nothing,
+        const wrong = cleanRun.values[name].findIndex(
+          (value, i) => cleanRun.isPadding(Math.floor(i / width), name) && value !== emptyValue,
         );
-        check(wrong < 0, `${what} in the padding: expected ${nothing}, received ${clean.values[name][wrong]}`);
+        check(
+          wrong < 0,
+          `${description} in the padding: expected ${emptyValue}, received ${cleanRun.values[name][wrong]}`,
+        );
       }
     }
   });
@@ -239,7 +246,7 @@ interface PaddedNumbers {
 async function attendPadded(
   ctx: Context,
   { axes, backend }: Arrangement,
-  filler: number,
+  paddingValue: number,
   padding: "left" | "right",
 ): Promise<PaddedNumbers> {
   const { batch, numHeads, numKvHeads, length, headDim, lengths } = padSamples;
@@ -248,12 +255,12 @@ async function attendPadded(
   const isToken = (sample: number, position: number): boolean =>
     padding === "right" ? position < lengths[sample]! : position >= length - lengths[sample]!;
   const shard = (device: Device, heads: number, seed: number): Tensor => {
-    const all = normals(batch * heads * length * headDim, seed).map((value, i) => {
+    const allValues = normals(batch * heads * length * headDim, seed).map((value, i) => {
       const row = Math.floor(i / headDim);
-      return isToken(Math.floor(row / length / heads), row % length) ? value : filler;
+      return isToken(Math.floor(row / length / heads), row % length) ? value : paddingValue;
     });
-    const mine = takeRows(all, positions, { rows: length, width: headDim });
-    return headsFirst(device, mine, [batch, heads, positions.length, headDim], "float32");
+    const shardValues = takeRows(allValues, positions, { rows: length, width: headDim });
+    return headsFirst(device, shardValues, [batch, heads, positions.length, headDim], "float32");
   };
   using q = shard(ctx.device, numHeads, 1);
   using k = shard(ctx.device, numKvHeads, 2);
@@ -271,11 +278,11 @@ async function attendPadded(
   });
   out.backward(dOut);
   const tensors = { out, lse, dq: q.grad!, dk: k.grad!, dv: v.grad! };
-  const read = await Promise.all(Object.values(tensors).map((x) => x.read()));
+  const readValues = await Promise.all(Object.values(tensors).map((x) => x.read()));
   const names = Object.keys(tensors);
   for (const x of Object.values(tensors)) x[Symbol.dispose]();
   return {
-    values: Object.fromEntries(names.map((name, i) => [name, read[i]!])) as PaddedNumbers["values"],
+    values: Object.fromEntries(names.map((name, i) => [name, readValues[i]!])) as PaddedNumbers["values"],
     isPadding(row, name) {
       const heads = name === "dk" || name === "dv" ? numKvHeads : numHeads;
       return !isToken(Math.floor(row / positions.length / heads), positions[row % positions.length]!);

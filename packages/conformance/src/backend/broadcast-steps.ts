@@ -49,16 +49,16 @@ export function broadcastSteps(axis: string, inner: AttentionBackend): Attention
     axes: [axis, ...inner.axes],
 
     attend(ctx, call, state, kv) {
-      using parts = blockwise(inner, listCoordinates(ctx, kv));
-      for (const theirs of broadcastShards(ctx, call, kv)) parts.attend(ctx, call, state, theirs);
+      using blockwiseInner = blockwise(inner, listCoordinates(ctx, kv));
+      for (const remoteShard of broadcastShards(ctx, call, kv)) blockwiseInner.attend(ctx, call, state, remoteShard);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using parts = blockwise(inner, listCoordinates(ctx, kv));
-      for (const { isLocal, ...theirs } of broadcastShards(ctx, call, kv)) {
-        using dk = zeros(ctx, theirs.k.shape);
-        using dv = zeros(ctx, theirs.v.shape);
-        parts.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, theirs);
+      using blockwiseInner = blockwise(inner, listCoordinates(ctx, kv));
+      for (const { isLocal, ...remoteShard } of broadcastShards(ctx, call, kv)) {
+        using dk = zeros(ctx, remoteShard.k.shape);
+        using dv = zeros(ctx, remoteShard.v.shape);
+        blockwiseInner.attendBackward(ctx, call, { dq: grads.dq, dk, dv }, remoteShard);
         for (const sum of [dk, dv]) ctx.mesh.group(axis).allReduce(sum).wait();
         if (isLocal) ctx.device.kernels.binary("add", grads.dk, grads.dk, dk);
         if (isLocal) ctx.device.kernels.binary("add", grads.dv, grads.dv, dv);

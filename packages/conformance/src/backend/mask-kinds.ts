@@ -66,7 +66,7 @@ export const maskKinds: Readonly<Record<string, readonly Slice[]>> = {
         [30, 42],
         [42, 61],
       ] as const
-    ).flatMap((answer) => [slice("full", answer, [0, 15]), slice("causal", answer, answer)]),
+    ).flatMap((answerRange) => [slice("full", answerRange, [0, 15]), slice("causal", answerRange, answerRange)]),
   ],
   "queries in several slices": [
     slice("full", [5, 40], [0, 9]),

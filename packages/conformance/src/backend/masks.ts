@@ -69,7 +69,7 @@ function documentTrials(length: number): MaskTrial[] {
   lengths[3] = length - lengths[0]! - lengths[2]!;
   const documentOf = (position: number): number => {
     let end = 0;
-    return lengths.findIndex((each) => position < (end += each));
+    return lengths.findIndex((documentLength) => position < (end += documentLength));
   };
   return [
     { mask: masks.documents(lengths), maskMod: (q, k) => documentOf(q) === documentOf(k) },

@@ -19,15 +19,15 @@ const names = ["out", "lse", "dq", "dk", "dv"] as const;
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await runBackendOnRank(ctx, backend, trial);
-  const mine = expectedFor(trial, positionsOfRank(trial, ctx.mesh.coordinate));
+  const expectedShard = expectedFor(trial, positionsOfRank(trial, ctx.mesh.coordinate));
   const { errors, extents, lse } = await referenceErrors(ctx.device, trial);
-  const measured = (name: (typeof names)[number]): Measured => ({
-    measured: errorSum(actual[name], mine[name]),
+  const measureResult = (name: (typeof names)[number]): Measured => ({
+    measured: errorSum(actual[name], expectedShard[name]),
     local: errors[name],
     expected: extents[name],
     weights: trial.dtype,
   });
-  const results = Object.fromEntries(names.map((name) => [name, measured(name)]));
+  const results = Object.fromEntries(names.map((name) => [name, measureResult(name)]));
   return { trial: trial.name, results, lse: trial.values?.isNearTie ? 0 : lse };
 }
 
@@ -61,24 +61,24 @@ const referenceCache = new WeakMap<Reference, Map<string, Promise<ReferenceError
 /** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
 function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
-  const known = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
-  referenceCache.set(expected, known);
-  const how = `${device.type} ${JSON.stringify([trial.mask, trial.modifiers])}`;
-  const reference = known.get(how) ?? measureReference(device, trial);
-  known.set(how, reference);
+  const errorsByKey = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
+  referenceCache.set(expected, errorsByKey);
+  const key = `${device.type} ${JSON.stringify([trial.mask, trial.modifiers])}`;
+  const reference = errorsByKey.get(key) ?? measureReference(device, trial);
+  errorsByKey.set(key, reference);
   // Who fails does so for himself: the next tries again.
-  reference.catch(() => known.delete(how));
+  reference.catch(() => errorsByKey.delete(key));
   return reference;
 }
 
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
   const actual = await runLocalAttention(device, trial);
-  const eachName = <T>(measure: (name: (typeof names)[number]) => T) =>
+  const measureEach = <T>(measure: (name: (typeof names)[number]) => T) =>
     Object.fromEntries(names.map((name) => [name, measure(name)])) as Record<(typeof names)[number], T>;
   return {
-    errors: eachName((name) => errorSum(actual[name], expected[name])),
-    extents: eachName((name) => measureExtent(expected[name])),
+    errors: measureEach((name) => errorSum(actual[name], expected[name])),
+    extents: measureEach((name) => measureExtent(expected[name])),
     lse: magnitude(expected.lse),
   };
 }

@@ -12,15 +12,15 @@ export function takeRows(
   positions: readonly number[],
   { rows, width }: MatrixSize,
 ): Float64Array {
-  const stack = rows * width === 0 ? 0 : values.length / (rows * width);
-  const taken = new Float64Array(stack * positions.length * width);
-  for (let i = 0, at = 0; i < stack; i++) {
+  const matrixCount = rows * width === 0 ? 0 : values.length / (rows * width);
+  const takenRows = new Float64Array(matrixCount * positions.length * width);
+  for (let i = 0, at = 0; i < matrixCount; i++) {
     for (const position of positions) {
-      const from = (i * rows + position) * width;
-      for (let column = 0; column < width; column++) taken[at++] = values[from + column]!;
+      const sourceOffset = (i * rows + position) * width;
+      for (let column = 0; column < width; column++) takenRows[at++] = values[sourceOffset + column]!;
     }
   }
-  return taken;
+  return takenRows;
 }
 
 export interface MatrixSize {
@@ -55,5 +55,5 @@ export function fullTensor(device: Device, shape: Shape, value: number): Tensor 
 }
 
 export function concatenate(arrays: readonly Float64Array[]): Float64Array {
-  return Float64Array.from(arrays.flatMap((part) => Array.from(part)));
+  return Float64Array.from(arrays.flatMap((array) => Array.from(array)));
 }

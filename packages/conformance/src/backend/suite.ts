@@ -83,11 +83,11 @@ export function backendSuite(given: BackendSuiteOptions): Case[] {
         // Every rule is met under either perturbation, without multiplying the cases by two: not in step with the half.
         const completion: CompletionTime = (Math.floor(i / 2) + j + l) % 2 === 0 ? "late" : "soon";
         // One arrangement alone has half of the placements for a mask: then all are tried.
-        const isHalf = coverage === "pairs" && options.arrangements.length > 1;
-        const includes = (trial: number): boolean => !isHalf || (trial + i + j + l) % 2 === 0;
+        const coversHalf = coverage === "pairs" && options.arrangements.length > 1;
+        const includesTrial = (trial: number): boolean => !coversHalf || (trial + i + j + l) % 2 === 0;
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as accurate as on one device, messages ${completion}`,
-          run: () => checkExact(options, arrangement, { completion, placement, dtype, includes }),
+          run: () => checkExact(options, arrangement, { completion, placement, dtype, includes: includesTrial }),
         };
       }),
     ),
@@ -166,16 +166,19 @@ async function checkFolding({ makeWorld, extents }: SuiteContext, arrangement: A
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
       const expected = await runLocalAttention(ctx.device, trial, priorState);
       const actual = await runBackendOnRank(ctx, backend, trial, priorState);
-      const mine = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
+      const expectedShard = selectRows(expected, trial, positionsOfRank(trial, ctx.mesh.coordinate));
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
-        const what = `${backend.name}, ${trial.name}, rank ${ctx.rank}, added to the initial values: ${name}`;
-        checkClose(actual[name], mine[name], 1e-4 * Math.max(1, magnitude(expected[name])), what);
+        const description = `${backend.name}, ${trial.name}, rank ${ctx.rank}, added to the initial values: ${name}`;
+        checkClose(actual[name], expectedShard[name], 1e-4 * Math.max(1, magnitude(expected[name])), description);
       }
     }
     ctx.world.barrier().wait();
     await ctx.device.stream.synchronize();
-    const held = ctx.device.memory().allocated - allocated;
-    check(held === 0, `${backend.name}, rank ${ctx.rank}: ${held} bytes are still allocated after the pass`);
+    const leakedBytes = ctx.device.memory().allocated - allocated;
+    check(
+      leakedBytes === 0,
+      `${backend.name}, rank ${ctx.rank}: ${leakedBytes} bytes are still allocated after the pass`,
+    );
   });
 }
 
@@ -185,13 +188,13 @@ async function checkReproducible({ makeWorld, extents }: SuiteContext, arrangeme
   const trial = backendTrials(arrangement, options)[1]!;
   await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const expected = await runBackendOnRank(ctx, backend, trial);
-    const ways = [
+    const contexts = [
       ctx,
       perturbContext(ctx, { completion: "late", seed: 1 }),
       perturbContext(ctx, { completion: "soon", seed: 2 }),
     ];
-    for (const way of ways) {
-      const actual = await runBackendOnRank(way, backend, trial);
+    for (const context of contexts) {
+      const actual = await runBackendOnRank(context, backend, trial);
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         checkEqual(actual[name], expected[name], `${backend.name}, rank ${ctx.rank}: ${name}`);
       }

@@ -104,11 +104,11 @@ export function getReference(trial: Trial): Reference {
   const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod, queries, keys, values } = trial;
   const sizes = [batch, numHeads, numKvHeads, headDim, scale, seed, queries.length, keys.length];
   const problem = [...sizes, dtype, values?.name].join();
-  const known = referenceCache.get(maskMod) ?? new Map<string, Reference>();
-  referenceCache.set(maskMod, known);
-  const answer = known.get(problem) ?? computeReference(trial);
-  known.set(problem, answer);
-  return answer;
+  const referencesByProblem = referenceCache.get(maskMod) ?? new Map<string, Reference>();
+  referenceCache.set(maskMod, referencesByProblem);
+  const reference = referencesByProblem.get(problem) ?? computeReference(trial);
+  referencesByProblem.set(problem, reference);
+  return reference;
 }
 
 function computeReference(trial: Trial): Reference {
@@ -117,7 +117,7 @@ function computeReference(trial: Trial): Reference {
   const keys = trial.keys.length;
   const rows = batch * numHeads * queries * headDim;
   const keyRows = batch * numKvHeads * keys * headDim;
-  const normal: AttentionProblem = {
+  const normalProblem: AttentionProblem = {
     batch,
     numHeads,
     numKvHeads,
@@ -131,9 +131,9 @@ function computeReference(trial: Trial): Reference {
     v: normals(keyRows, 4 * seed + 2, dtype),
   };
   const { values } = trial;
-  const problem = values ? { ...normal, ...values.transform(normal, dtype) } : normal;
-  const isApart = !values?.isNearTie || smallestGap(problem) > 1e-5 * magnitude(problem.q);
-  check(isApart, `${trial.name}: two scores differ by less than the float32 resolution`);
+  const problem = values ? { ...normalProblem, ...values.transform(normalProblem, dtype) } : normalProblem;
+  const hasSeparatedScores = !values?.isNearTie || smallestGap(problem) > 1e-5 * magnitude(problem.q);
+  check(hasSeparatedScores, `${trial.name}: two scores differ by less than the float32 resolution`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

@@ -101,8 +101,8 @@ function unequalPlacement(): Placement {
   return {
     name: "ragged",
     spans(index, count, length) {
-      const cut = (i: number) => Math.floor(length * (i / count) ** 2);
-      return [{ start: cut(index), length: cut(index + 1) - cut(index), step: 1 }];
+      const spanStart = (i: number) => Math.floor(length * (i / count) ** 2);
+      return [{ start: spanStart(index), length: spanStart(index + 1) - spanStart(index), step: 1 }];
     },
   };
 }

@@ -75,7 +75,7 @@ interface BackendCall {
 interface InvalidCall {
   readonly title: string;
   readonly pass: Pass;
-  readonly invalidate: (given: BackendCall, ctx: Context) => Partial<BackendCall>;
+  readonly invalidate: (call: BackendCall, ctx: Context) => Partial<BackendCall>;
   /** The error's class and message. */
   readonly error: string;
   readonly message: RegExp;
@@ -102,7 +102,7 @@ interface InvalidCall {
 export function validationSuite(given: ValidationSuiteOptions): Case[] {
   const options = validationSuiteOptions.parse(given);
   const { makeWorld, backend, sharded } = options;
-  const mistakes = [
+  const invalidCalls = [
     invalidAxis(backend),
     ...sharded.flatMap(invalidSequences),
     ...invalidInputs(),
@@ -110,13 +110,13 @@ export function validationSuite(given: ValidationSuiteOptions): Case[] {
   ];
   const { name } = makeBackend("validationSuite", backend, "sp");
   return [
-    ...mistakes.map((invalid) => ({
-      name: `${name}, ${invalid.pass}: every rank rejects ${invalid.title} before it sends a message`,
-      run: () => checkRejected(makeWorld, backend("sp"), invalid),
+    ...invalidCalls.map((invalidCall) => ({
+      name: `${name}, ${invalidCall.pass}: every rank rejects ${invalidCall.title} before it sends a message`,
+      run: () => checkRejected(makeWorld, backend("sp"), invalidCall),
     })),
-    ...contractViolations.map((broken) => ({
-      name: `${name}: every rank rejects ${broken.title} before it sends a message`,
-      run: () => violationRejected(makeWorld, backend("sp"), broken),
+    ...contractViolations.map((violation) => ({
+      name: `${name}: every rank rejects ${violation.title} before it sends a message`,
+      run: () => checkViolation(makeWorld, backend("sp"), violation),
     })),
     ...contextCases(options),
     ...nestingCases(options),
@@ -158,9 +158,9 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
     {
       name: `${name}: nested backends on the same axis are rejected`,
       async run() {
-        const separate = /a separate mesh axis/;
-        await checkThrows(() => nest("sp", backend("sp")), "OptionError", separate);
-        await checkThrows(() => nest("a", nest("b", backend("a"))), "OptionError", separate);
+        const errorPattern = /a separate mesh axis/;
+        await checkThrows(() => nest("sp", backend("sp")), "OptionError", errorPattern);
+        await checkThrows(() => nest("a", nest("b", backend("a"))), "OptionError", errorPattern);
       },
     },
     {
@@ -170,8 +170,8 @@ function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Cas
           const check = (): never => {
             throw new OptionError({ where: "inner", received: "this mesh" });
           };
-          const refused = nest("sp", { ...local(), check });
-          await checkThrows(() => refused.check?.(ctx), "OptionError", /inner: received this mesh/);
+          const nestedBackend = nest("sp", { ...local(), check });
+          await checkThrows(() => nestedBackend.check?.(ctx), "OptionError", /inner: received this mesh/);
           nest("sp", local()).check?.(ctx);
         }).then(() => {}),
     },
@@ -187,7 +187,7 @@ interface ContractViolation {
 }
 
 const makeSpan = (start: number, length: number, step = 1): Span => ({ start, length, step });
-const makeSlice = (change: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...change });
+const makeSlice = (overrides: Partial<Slice>): Slice => ({ q0: 0, q1: 10, k0: 0, k1: 10, type: "full", ...overrides });
 
 const contractViolations: readonly ContractViolation[] = [
   ...[0, 0.5, -1, Number.NaN].map((step) => ({
@@ -228,7 +228,7 @@ const contractViolations: readonly ContractViolation[] = [
   },
 ];
 
-async function violationRejected(
+async function checkViolation(
   makeWorld: MakeWorld,
   backend: AttentionBackend,
   { shards, slices, message }: ContractViolation,
@@ -237,9 +237,9 @@ async function violationRejected(
     using x = randn(ctx, operandShapes.q);
     const placement = shards ? { name: "mine", spans: (index: number) => shards[index]! } : contiguous();
     const mask = slices ? { name: "mine", slices: () => slices } : masks.full();
-    const run = (how: Placement, shown: Mask): Tensor => {
-      const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement: how, length: 10 });
-      return attention(ctx, x, x, x, { backend, mask: shown, queries: layout, keys: layout });
+    const run = (callPlacement: Placement, callMask: Mask): Tensor => {
+      const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, placement: callPlacement, length: 10 });
+      return attention(ctx, x, x, x, { backend, mask: callMask, queries: layout, keys: layout });
     };
     await checkThrows(() => run(placement, mask), "ShapeError", message);
     const { messagesSent } = ctx.world.traffic();
@@ -252,8 +252,8 @@ async function violationRejected(
 async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalid: InvalidCall): Promise<void> {
   const { pass, invalidate, error, message } = invalid;
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
-    const right = validCall(ctx, backend);
-    const wrong = { ...right, ...invalidate(right, ctx) };
+    const unmodifiedCall = validCall(ctx, backend);
+    const wrong = { ...unmodifiedCall, ...invalidate(unmodifiedCall, ctx) };
     await checkThrows(() => callBackend(ctx, wrong, pass), error, message);
     await checkThrows(() => callBackend(ctx, wrong, pass), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
     const { messagesSent } = ctx.world.traffic();
@@ -267,10 +267,10 @@ async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, in
 }
 
 function validCall(ctx: Context, backend: AttentionBackend): BackendCall {
-  const made = Object.entries(operandShapes).map(
+  const tensorEntries = Object.entries(operandShapes).map(
     ([name, shape]) => [name, ctx.device.empty(shape, "float32")] as const,
   );
-  const tensors = Object.fromEntries(made) as Record<TensorName, Tensor>;
+  const tensors = Object.fromEntries(tensorEntries) as Record<TensorName, Tensor>;
   const { coordinate } = ctx.mesh;
   return { backend, tensors, queryAxes: backend.axes, keyAxes: backend.axes, at: coordinate, from: coordinate };
 }
@@ -279,9 +279,9 @@ function callBackend(ctx: Context, { backend, tensors, at, from, queryAxes, keyA
   const { q, k, v, dOut, lse, delta } = tensors;
   const layout = (axes: readonly string[]) =>
     layoutOf({ mesh: ctx.mesh.shape, axes, length: axes.length > 0 ? 10 : 5 });
-  const shared = { q, at, scale: 1, mask: [], queries: layout(queryAxes), keys: layout(keyAxes) };
-  if (pass === "attend") backend.attend(ctx, shared, tensors, { k, v, from });
-  else backend.attendBackward(ctx, { ...shared, dOut, lse, delta }, tensors, { k, v, from });
+  const attentionCall = { q, at, scale: 1, mask: [], queries: layout(queryAxes), keys: layout(keyAxes) };
+  if (pass === "attend") backend.attend(ctx, attentionCall, tensors, { k, v, from });
+  else backend.attendBackward(ctx, { ...attentionCall, dOut, lse, delta }, tensors, { k, v, from });
 }
 
 function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
@@ -291,7 +291,7 @@ function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
 }
 
 function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
-  const place = name === "keys" ? "from" : "at";
+  const coordinateName = name === "keys" ? "from" : "at";
   const axes = name === "keys" ? "keyAxes" : "queryAxes";
   const invalid = { pass: "attend", error: "OptionError" } as const;
   return [
@@ -304,13 +304,13 @@ function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
     {
       ...invalid,
       title: `${name} of another rank`,
-      invalidate: (_, { rank }) => ({ [place]: { sp: 1 - rank } }),
+      invalidate: (_, { rank }) => ({ [coordinateName]: { sp: 1 - rank } }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
     },
     {
       ...invalid,
       title: `${name} of all ranks`,
-      invalidate: () => ({ [place]: {} }),
+      invalidate: () => ({ [coordinateName]: {} }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{\\}`),
     },
   ];
@@ -348,9 +348,9 @@ function invalidStates(pass: Pass): InvalidCall[] {
     const message = new RegExp(`expected ${name} \\[${operandShapes[name]}\\], received \\[${shape}\\]`);
     const wrong = invalidTensor(pass, name, { title: `${name} [${shape}]`, shape, error: "ShapeError", message });
     if (name === "dOut") return [wrong];
-    const rounded = new RegExp(`expected ${name} of dtype float32, received bfloat16`);
+    const dtypePattern = new RegExp(`expected ${name} of dtype float32, received bfloat16`);
     const title = `${name} of bfloat16`;
-    return [wrong, invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: rounded })];
+    return [wrong, invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: dtypePattern })];
   });
 }
 

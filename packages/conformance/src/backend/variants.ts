@@ -59,15 +59,17 @@ type VariantTrial = { readonly [Name in keyof typeof factors]: (typeof factors)[
 
 /** The trials of each arrangement: over all of them every two levels of two factors meet, an arrangement being one. */
 function variantTrials(arrangements: number): readonly (readonly VariantTrial[])[] {
-  const numbers = Array.from({ length: arrangements }, (_, i) => i);
-  const trials: readonly VariantTrial[] = pairwise({ arrangement: numbers, ...factors });
-  return numbers.map((number) => trials.filter(({ arrangement }) => arrangement === number));
+  const arrangementIndices = Array.from({ length: arrangements }, (_, i) => i);
+  const trials: readonly VariantTrial[] = pairwise({ arrangement: arrangementIndices, ...factors });
+  return arrangementIndices.map((arrangementIndex) =>
+    trials.filter(({ arrangement }) => arrangement === arrangementIndex),
+  );
 }
 
 const SINK_SEED = 11;
 
 /** Which context computes: its seed, and its place along "dp", which other ranks have other samples of. */
-interface RandomPlace {
+interface RandomSource {
   readonly seed: number;
   readonly dp: number;
 }
@@ -75,8 +77,8 @@ interface RandomPlace {
 /** What a trial adds to plain attention; the random stream is the first of a context. */
 function modifiersOf(
   { variant, size }: VariantTrial,
-  { seed, dp }: RandomPlace,
-): OracleModifiers & { readonly isWide: boolean } {
+  { seed, dp }: RandomSource,
+): OracleModifiers & { readonly hasWideValues: boolean } {
   const has = (name: VariantTrial["variant"]): boolean => variant === name || variant === "all of them";
   const next = uniforms(SINK_SEED);
   const perHead = (from: number, to: number): number[] =>
@@ -86,7 +88,7 @@ function modifiersOf(
     ...(has("softcap") && { softcap: 1.5 }),
     ...(has("slopes") && { slopes: perHead(0.02, 0.5) }),
     ...(has("dropout") && { dropout: { probability: 0.3, seed, stream: 0, batchOffset: dp * size.batch } }),
-    isWide: has("value head size"),
+    hasWideValues: has("value head size"),
   };
 }
 
@@ -98,12 +100,13 @@ interface MaskChoice {
 
 function maskOf({ mask: name, size, extent: { queries, keys } }: VariantTrial): MaskChoice {
   if (name !== "lengths") {
-    const own = maskTrials(queries, keys, 3);
-    const { mask, maskMod }: MaskTrial = own.find((each) => each.mask.name.startsWith(name)) ?? own[1]!;
+    const extentTrials = maskTrials(queries, keys, 3);
+    const { mask, maskMod }: MaskTrial =
+      extentTrials.find((each) => each.mask.name.startsWith(name)) ?? extentTrials[1]!;
     return { options: { mask }, maskMod };
   }
-  const some = (length: number): number[] => [Math.ceil(length / 2), length, 1].slice(0, size.batch);
-  const lengths = { queries: some(queries), keys: some(keys) };
+  const sampleLengths = (length: number): number[] => [Math.ceil(length / 2), length, 1].slice(0, size.batch);
+  const lengths = { queries: sampleLengths(queries), keys: sampleLengths(keys) };
   const maskMod: MaskMod = (query, key, sample = 0) =>
     query < lengths.queries[sample]! &&
     key < lengths.keys[sample]! &&
@@ -121,14 +124,14 @@ interface PreparedTrial extends OracleForward, OracleBackward {
   readonly dOut: Float64Array;
 }
 
-function prepare(trial: VariantTrial, number: number, place: RandomPlace): PreparedTrial {
+function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: RandomSource): PreparedTrial {
   const { variant, placement, size, extent, dtype } = trial;
   const { batch, numHeads, numKvHeads, headDim } = size;
-  const { isWide, ...modifiers } = modifiersOf(trial, place);
+  const { hasWideValues, ...modifiers } = modifiersOf(trial, randomSource);
   const mask = maskOf(trial);
-  const valueHeadDim = isWide ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
-  const values = (heads: number, rows: number, width: number, nth: number): Float64Array =>
-    normals(batch * heads * rows * width, 4 * number + nth, dtype);
+  const valueHeadDim = hasWideValues ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
+  const values = (heads: number, rows: number, width: number, seedOffset: number): Float64Array =>
+    normals(batch * heads * rows * width, 4 * trialIndex + seedOffset, dtype);
   const problem = {
     ...size,
     ...extent,
@@ -174,20 +177,20 @@ function layoutsOf(ctx: Context, { trial }: PreparedTrial, axes: readonly string
 }
 
 /** What belongs to these rows of whole results or tensors. */
-function takeResults(
+function selectResults(
   { problem }: PreparedTrial,
-  whole: VariantNumbers<ArrayLike<number>>,
+  fullResults: VariantNumbers<ArrayLike<number>>,
   { queries, keys }: { readonly queries: readonly number[]; readonly keys: readonly number[] },
 ): VariantNumbers<Float64Array> {
   const [q, k] = [problem.queries, problem.keys];
   const { headDim, valueHeadDim } = problem;
   return {
-    out: takeRows(whole.out, queries, { rows: q, width: valueHeadDim }),
-    lse: takeRows(whole.lse, queries, { rows: q, width: 1 }),
-    dq: takeRows(whole.dq, queries, { rows: q, width: headDim }),
-    dk: takeRows(whole.dk, keys, { rows: k, width: headDim }),
-    dv: takeRows(whole.dv, keys, { rows: k, width: valueHeadDim }),
-    dSinks: Float64Array.from(whole.dSinks),
+    out: takeRows(fullResults.out, queries, { rows: q, width: valueHeadDim }),
+    lse: takeRows(fullResults.lse, queries, { rows: q, width: 1 }),
+    dq: takeRows(fullResults.dq, queries, { rows: q, width: headDim }),
+    dk: takeRows(fullResults.dk, keys, { rows: k, width: headDim }),
+    dv: takeRows(fullResults.dv, keys, { rows: k, width: valueHeadDim }),
+    dSinks: Float64Array.from(fullResults.dSinks),
   };
 }
 
@@ -204,8 +207,8 @@ async function runVariant(
     heads: number,
     at: { rows: readonly number[]; length: number; width: number },
   ) => {
-    const mine = takeRows(values, at.rows, { rows: at.length, width: at.width });
-    return headsFirst(ctx.device, mine, [batch, heads, at.rows.length, at.width], trial.dtype);
+    const shardValues = takeRows(values, at.rows, { rows: at.length, width: at.width });
+    return headsFirst(ctx.device, shardValues, [batch, heads, at.rows.length, at.width], trial.dtype);
   };
   const queryRows = { rows: queries.rows, length: problem.queries };
   const keyRows = { rows: keys.rows, length: problem.keys };
@@ -231,9 +234,9 @@ async function runVariant(
   out.backward(dOut);
   const results: readonly (Tensor | null)[] = [out, lse, q.grad, k.grad, v.grad, sinks.grad];
   if (sinks.grad) for (const axis of run.axes) ctx.mesh.group(axis).allReduce(sinks.grad, "sum").wait();
-  const read = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
+  const readValues = await Promise.all(results.map(async (x) => (x ? await x.read() : new Float32Array(0))));
   for (const x of results) x?.dispose();
-  return Object.fromEntries(names.map((name, i) => [name, read[i]!])) as VariantNumbers<Float32Array>;
+  return Object.fromEntries(names.map((name, i) => [name, readValues[i]!])) as VariantNumbers<Float32Array>;
 }
 
 async function measureVariant(
@@ -242,15 +245,15 @@ async function measureVariant(
   { axes, backend }: Arrangement,
 ): Promise<Measurement> {
   // Each numbers its random streams from 0: the same weights are dropped.
-  const fresh = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
-  const actual = await runVariant(fresh(), prepared, { backend, axes });
-  const local = await runVariant(fresh(), prepared, { backend: "local", axes: [] });
+  const createContext = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
+  const actual = await runVariant(createContext(), prepared, { backend, axes });
+  const local = await runVariant(createContext(), prepared, { backend: "local", axes: [] });
   const { queries, keys } = layoutsOf(ctx, prepared, axes);
-  const mine = takeResults(prepared, prepared, { queries: queries.rows, keys: keys.rows });
+  const expectedShard = selectResults(prepared, prepared, { queries: queries.rows, keys: keys.rows });
   const results = names.map((name) => [
     name,
     {
-      measured: errorSum(actual[name], mine[name]),
+      measured: errorSum(actual[name], expectedShard[name]),
       local: errorSum(local[name], prepared[name]),
       expected: measureExtent(name === "dSinks" ? prepared.dSinkTerms : prepared[name]),
       weights: prepared.trial.dtype,
@@ -301,11 +304,11 @@ async function checkVariants(
 ): Promise<void> {
   const { mesh, backend } = arrangement;
   const prepared = new Map<string, PreparedTrial>();
-  const prepareOnce = (i: number, place: RandomPlace): PreparedTrial => {
-    const key = `${i} ${place.dp}`;
-    const known = prepared.get(key) ?? prepare(trials[i]!, i, place);
-    prepared.set(key, known);
-    return known;
+  const prepareOnce = (i: number, randomSource: RandomSource): PreparedTrial => {
+    const key = `${i} ${randomSource.dp}`;
+    const preparedTrial = prepared.get(key) ?? prepareTrial(trials[i]!, i, randomSource);
+    prepared.set(key, preparedTrial);
+    return preparedTrial;
   };
   const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
     const { dp = 0 } = ctx.mesh.coordinate;

@@ -6,21 +6,21 @@ import { dtypes, groupRanks, makeTensor, runOnRanks } from "./tensors.ts";
 
 /** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
 export function castCases(makeWorld: MakeWorld, size: number): Case[] {
-  const on = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
+  const groupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
     run: () => runOnRanks(makeWorld, size, (ctx) => body(ctx.world)),
   });
   return [
-    on("groupCast with random plans: values, bytes sent and version counters", castsRandomPlans),
-    on("groupCast over hosts", checkCastsOverHosts),
-    on("groupReduce with random plans, in rank order", reducesRandomPlans),
-    on("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
-    on("groupCast and groupReduce reject mismatched arguments before posting an operation", invalidPlansRejected),
+    groupCase("groupCast with random plans: values, bytes sent and version counters", checkRandomCasts),
+    groupCase("groupCast over hosts", checkCastsOverHosts),
+    groupCase("groupReduce with random plans, in rank order", checkRandomReduces),
+    groupCase("groupReduce after groupCast multiplies each row by its receiver count", checkReduceAfterCast),
+    groupCase("groupCast and groupReduce reject mismatched arguments before posting an operation", checkInvalidPlans),
   ];
 }
 
 /** A plan that is drawn, with the number of rows of each rank. */
-interface DrawnPlan {
+interface TestPlan {
   readonly plan: GroupCastPlan;
   readonly rows: readonly number[];
 }
@@ -28,16 +28,16 @@ interface DrawnPlan {
 const MAX_ROWS = 40;
 
 /** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
-function randomPlan(size: number, seed: number): DrawnPlan {
+function randomPlan(size: number, seed: number): TestPlan {
   const next = uniforms(seed);
   const rows = Array.from({ length: size }, () => (next() < 0.1 ? 0 : 1 + integer(next, MAX_ROWS)));
-  const all = rows.map((count, sender) =>
-    rows.map((_, receiver) => (sender === receiver || next() < 0.2 ? [] : drawRanges(count, next))),
+  const rangesBySender = rows.map((count, sender) =>
+    rows.map((_, receiver) => (sender === receiver || next() < 0.2 ? [] : randomRanges(count, next))),
   );
-  return { rows, plan: { size, ranges: (sender, receiver) => all[sender]![receiver]! } };
+  return { rows, plan: { size, ranges: (sender, receiver) => rangesBySender[sender]![receiver]! } };
 }
 
-function drawRanges(rows: number, next: () => number): RowRange[] {
+function randomRanges(rows: number, next: () => number): RowRange[] {
   const ranges: RowRange[] = [];
   for (let start = integer(next, 6); start < rows; ) {
     const length = 1 + integer(next, Math.min(9, rows - start));
@@ -49,17 +49,17 @@ function drawRanges(rows: number, next: () => number): RowRange[] {
 }
 
 /** No rows at all; and all rows to everybody. */
-function extremePlans(size: number): DrawnPlan[] {
+function extremePlans(size: number): TestPlan[] {
   const rows = Array.from({ length: size }, (_, rank) => 3 + rank);
-  const everything = (sender: number, receiver: number) =>
+  const allRanges = (sender: number, receiver: number) =>
     sender === receiver ? [] : [{ start: 0, length: rows[sender]! }];
   return [
     { rows, plan: { size, ranges: () => [] } },
-    { rows, plan: { size, ranges: everything } },
+    { rows, plan: { size, ranges: allRanges } },
   ];
 }
 
-function randomPlans(size: number): DrawnPlan[] {
+function randomPlans(size: number): TestPlan[] {
   return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => randomPlan(size, 100 * size + i))];
 }
 
@@ -81,7 +81,7 @@ function valuesOf(rank: number, i: number, shape: Shape, dtype: DType): Float64A
 }
 
 /** Rows that a rank sends another, row by row. */
-function rowsIn(ranges: readonly RowRange[]): number[] {
+function listRows(ranges: readonly RowRange[]): number[] {
   return ranges.flatMap(({ start, length }) => Array.from({ length }, (_, i) => start + i));
 }
 
@@ -100,11 +100,11 @@ function elementsOf({ shape }: RowMatrix, row: number): number[] {
 /** [sender, its row] of every row that a rank receives, in order. */
 function receivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: number][] {
   return Array.from({ length: plan.size }, (_, sender) => sender).flatMap((sender) =>
-    rowsIn(plan.ranges(sender, rank)).map((row): [number, number] => [sender, row]),
+    listRows(plan.ranges(sender, rank)).map((row): [number, number] => [sender, row]),
   );
 }
 
-function expectedCast({ plan, rows }: DrawnPlan, rank: number, i: number, dtype: DType): RowMatrix {
+function expectedCast({ plan, rows }: TestPlan, rank: number, i: number, dtype: DType): RowMatrix {
   const received = receivedRows(plan, rank);
   const shape = shapesOf(received.length)[i]!;
   const out = { shape, values: new Float64Array(shape.reduce((a, b) => a * b, 1)) };
@@ -135,14 +135,18 @@ function disposeAll(...lists: readonly (readonly Tensor[])[]): void {
   for (const tensor of lists.flat()) tensor[Symbol.dispose]();
 }
 
-async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hierarchical: boolean): Promise<void> {
+async function checkCast(group: ProcessGroup, testPlan: TestPlan, dtype: DType, hierarchical: boolean): Promise<void> {
   const { rank } = group;
-  const input = inputsOf(group, drawn.rows[rank]!, dtype);
-  const out = outputsOf(group, receivedRows(drawn.plan, rank).length, dtype);
+  const input = inputsOf(group, testPlan.rows[rank]!, dtype);
+  const out = outputsOf(group, receivedRows(testPlan.plan, rank).length, dtype);
   const versions = out.map(({ storage }) => storage.version);
-  group.groupCast(out, input, drawn.plan, { label: "test", hierarchical }).wait();
+  group.groupCast(out, input, testPlan.plan, { label: "test", hierarchical }).wait();
   for (const [i, tensor] of out.entries()) {
-    checkEqual(await tensor.read(), expectedCast(drawn, rank, i, dtype).values, `tensor ${i}, ${dtype}, rank ${rank}`);
+    checkEqual(
+      await tensor.read(),
+      expectedCast(testPlan, rank, i, dtype).values,
+      `tensor ${i}, ${dtype}, rank ${rank}`,
+    );
     check(
       tensor.storage.version > versions[i]!,
       "groupCast: the version counter of the output tensor was not incremented",
@@ -151,62 +155,62 @@ async function checkCast(group: ProcessGroup, drawn: DrawnPlan, dtype: DType, hi
   disposeAll(input, out);
 }
 
-async function castsRandomPlans(group: ProcessGroup): Promise<void> {
+async function checkRandomCasts(group: ProcessGroup): Promise<void> {
   const bytesPerRow = { float32: 4, bfloat16: 2, float16: 2 };
-  const perRow = shapesOf(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
-  for (const [i, drawn] of randomPlans(group.size).entries()) {
+  const elementsPerRow = shapesOf(1).reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+  for (const [i, testPlan] of randomPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
     const before = group.traffic();
-    await checkCast(group, drawn, dtype, false);
+    await checkCast(group, testPlan, dtype, false);
     const after = group.traffic();
-    const sent = groupRanks(group).flatMap((to) => rowsIn(drawn.plan.ranges(group.rank, to))).length;
-    const expected = [sent, receivedRows(drawn.plan, group.rank).length].map(
-      (rows) => rows * perRow * bytesPerRow[dtype],
+    const sentRows = groupRanks(group).flatMap((to) => listRows(testPlan.plan.ranges(group.rank, to))).length;
+    const expected = [sentRows, receivedRows(testPlan.plan, group.rank).length].map(
+      (rows) => rows * elementsPerRow * bytesPerRow[dtype],
     );
-    const found = [after.bytesSent - before.bytesSent, after.bytesReceived - before.bytesReceived];
-    checkEqual(found, expected, `bytes sent and received by rank ${group.rank}`);
+    const measuredBytes = [after.bytesSent - before.bytesSent, after.bytesReceived - before.bytesReceived];
+    checkEqual(measuredBytes, expected, `bytes sent and received by rank ${group.rank}`);
   }
 }
 
 /** Ranks that pass for those of several hosts: what arrives is the same. */
 async function checkCastsOverHosts(group: ProcessGroup): Promise<void> {
   for (const hosts of [2, 3]) {
-    const part = await group.split(0, `${hosts} hosts`);
-    Object.defineProperty(part, "hosts", { value: groupRanks(part).map((rank) => rank % hosts) });
-    for (const drawn of randomPlans(part.size)) await checkCast(part, drawn, "float32", true);
+    const subgroup = await group.split(0, `${hosts} hosts`);
+    Object.defineProperty(subgroup, "hosts", { value: groupRanks(subgroup).map((rank) => rank % hosts) });
+    for (const testPlan of randomPlans(subgroup.size)) await checkCast(subgroup, testPlan, "float32", true);
   }
-  for (const drawn of randomPlans(group.size)) await checkCast(group, drawn, "bfloat16", true);
+  for (const testPlan of randomPlans(group.size)) await checkCast(group, testPlan, "bfloat16", true);
 }
 
-async function reducesRandomPlans(group: ProcessGroup): Promise<void> {
+async function checkRandomReduces(group: ProcessGroup): Promise<void> {
   const { rank } = group;
-  for (const [number, { plan, rows }] of randomPlans(group.size).entries()) {
-    const wire = number % 2 === 0 ? "float32" : "bfloat16";
+  for (const [planIndex, { plan, rows }] of randomPlans(group.size).entries()) {
+    const wireDType = planIndex % 2 === 0 ? "float32" : "bfloat16";
     const input = inputsOf(group, receivedRows(plan, rank).length, "float32");
     const sums = shapesOf(rows[rank]!).map((shape, i) => ({
       shape,
       values: valuesOf(100 + rank, i, shape, "float32"),
     }));
     const out = sums.map(({ values, shape }) => makeTensor(group, values, { dtype: "float32", shape }));
-    group.groupReduce(out, input, plan, wire === "float32" ? undefined : { wire }).wait();
+    group.groupReduce(out, input, plan, wireDType === "float32" ? undefined : { wire: wireDType }).wait();
     // One receiver after the other, in rank order: each addition rounds.
     for (const receiver of groupRanks(group)) {
       const received = receivedRows(plan, receiver);
       for (const [i, sum] of sums.entries()) {
         const from = { shape: shapesOf(received.length)[i]!, values: new Float64Array() };
         const values = valuesOf(receiver, i, from.shape, "float32");
-        for (const [at, [owner, row]] of received.entries()) {
-          if (owner !== rank) continue;
+        for (const [at, [sourceRank, row]] of received.entries()) {
+          if (sourceRank !== rank) continue;
           const elements = elementsOf(from, at);
           for (const [e, to] of elementsOf(sum, row).entries()) {
-            sum.values[to] = Math.fround(sum.values[to]! + roundTo(values[elements[e]!]!, wire));
+            sum.values[to] = Math.fround(sum.values[to]! + roundTo(values[elements[e]!]!, wireDType));
           }
         }
       }
     }
     for (const [i, { values }] of sums.entries()) {
-      checkEqual(await out[i]!.read(), values, `tensor ${i}, ${wire} on the wire, rank ${rank}`);
+      checkEqual(await out[i]!.read(), values, `tensor ${i}, ${wireDType} on the wire, rank ${rank}`);
     }
     disposeAll(input, out);
   }
@@ -232,7 +236,7 @@ async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
     for (const [i, shape] of shapes.entries()) {
       const expected = { shape, values: new Float64Array(values[i]!.length) };
       for (let row = 0; row < rows[rank]!; row++) {
-        const receivers = groupRanks(group).filter((to) => rowsIn(plan.ranges(rank, to)).includes(row)).length;
+        const receivers = groupRanks(group).filter((to) => listRows(plan.ranges(rank, to)).includes(row)).length;
         for (const e of elementsOf(expected, row)) expected.values[e] = receivers * values[i]![e]!;
       }
       checkEqual(await sums[i]!.read(), expected.values, `tensor ${i}, rank ${rank}`);
@@ -241,46 +245,46 @@ async function checkReduceAfterCast(group: ProcessGroup): Promise<void> {
   }
 }
 
-async function invalidPlansRejected(group: ProcessGroup): Promise<void> {
+async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   const planOf = (ranges: GroupCastPlan["ranges"], ranks = size): GroupCastPlan => ({ size: ranks, ranges });
-  const none = planOf(() => []);
-  const next = (ranges: readonly RowRange[]): GroupCastPlan =>
+  const emptyPlan = planOf(() => []);
+  const planToNextRank = (ranges: readonly RowRange[]): GroupCastPlan =>
     planOf((sender, receiver) => (receiver === (sender + 1) % size ? ranges : []));
   const make = (shape: Shape, dtype: DType = "float32"): Tensor =>
     makeTensor(group, new Float64Array(shape.reduce((a, b) => a * b, 1)), { dtype, shape });
-  const [x, empty, wide, half] = [make([4, 3]), make([0, 3]), make([0, 4]), make([0, 3], "bfloat16")];
-  const refused = async (call: () => unknown, name: string, pattern: RegExp): Promise<void> => {
+  const [x, empty, wideTensor, halfTensor] = [make([4, 3]), make([0, 3]), make([0, 4]), make([0, 3], "bfloat16")];
+  const checkRejected = async (call: () => unknown, name: string, pattern: RegExp): Promise<void> => {
     await checkThrows(call, name, pattern);
   };
   const operations = ["groupCast", "groupReduce"] as const;
   for (const op of operations) {
-    const [full, received] = op === "groupCast" ? [x, empty] : [empty, x];
-    const post = (plan: GroupCastPlan, out = received, input = full): unknown =>
+    const [defaultInput, defaultOut] = op === "groupCast" ? [x, empty] : [empty, x];
+    const post = (plan: GroupCastPlan, out = defaultOut, input = defaultInput): unknown =>
       op === "groupCast" ? group.groupCast([out], [input], plan) : group.groupReduce([input], [out], plan);
-    await refused(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan for \d+ ranks/);
-    await refused(
+    await checkRejected(() => post(planOf(() => [], size + 1)), "OptionError", /expected a plan for \d+ ranks/);
+    await checkRejected(
       () => post(planOf(() => [{ start: 0, length: 1 }])),
       "OptionError",
       /no ranges from a rank to itself/,
     );
-    await refused(() => group[op]([], [], none), "OptionError", /non-empty arrays of the same length/);
-    await refused(() => group[op]([x], [x], none), "ShapeError", /rows, as in the plan|overlap/);
-    await refused(() => group[op]([wide], [empty], none), "ShapeError", /same shape except for rows/);
-    await refused(() => group[op]([half], [empty], none), "DTypeError", /./);
+    await checkRejected(() => group[op]([], [], emptyPlan), "OptionError", /non-empty arrays of the same length/);
+    await checkRejected(() => group[op]([x], [x], emptyPlan), "ShapeError", /rows, as in the plan|overlap/);
+    await checkRejected(() => group[op]([wideTensor], [empty], emptyPlan), "ShapeError", /same shape except for rows/);
+    await checkRejected(() => group[op]([halfTensor], [empty], emptyPlan), "DTypeError", /./);
     if (size === 1) continue;
-    await refused(() => post(next([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
-    const overlapping = next([
+    await checkRejected(() => post(planToNextRank([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
+    const overlapping = planToNextRank([
       { start: 1, length: 2 },
       { start: 2, length: 1 },
     ]);
-    await refused(() => post(overlapping), "OptionError", /ascending and disjoint/);
-    await refused(() => post(next([{ start: 3, length: 2 }])), "ShapeError", /rows, as in the plan/);
+    await checkRejected(() => post(overlapping), "OptionError", /ascending and disjoint/);
+    await checkRejected(() => post(planToNextRank([{ start: 3, length: 2 }])), "ShapeError", /rows, as in the plan/);
   }
-  await refused(() => group.groupReduce([half], [half.view({})], none), "DTypeError", /float32/);
+  await checkRejected(() => group.groupReduce([halfTensor], [halfTensor.view({})], emptyPlan), "DTypeError", /float32/);
   // Nothing was posted: the group is as it was.
-  using all = makeTensor(group, [rank], { dtype: "float32" });
-  group.allReduce(all).wait();
-  checkEqual(await all.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");
-  disposeAll([x, empty, wide, half]);
+  using sumTensor = makeTensor(group, [rank], { dtype: "float32" });
+  group.allReduce(sumTensor).wait();
+  checkEqual(await sumTensor.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");
+  disposeAll([x, empty, wideTensor, halfTensor]);
 }

@@ -27,17 +27,17 @@ function reductionCollectiveCases(makeWorld: MakeWorld, size: number): Case[] {
     ops.flatMap((op) => [
       {
         name: `allReduce ${op}, ${dtype}, ${size} ranks`,
-        run: () => runOnRanks(makeWorld, size, (ctx) => allReduce(ctx.world, op, dtype)),
+        run: () => runOnRanks(makeWorld, size, (ctx) => checkAllReduce(ctx.world, op, dtype)),
       },
       {
         name: `reduceScatter ${op}, ${dtype}, ${size} ranks`,
-        run: () => runOnRanks(makeWorld, size, (ctx) => reduceScatter(ctx.world, op, dtype)),
+        run: () => runOnRanks(makeWorld, size, (ctx) => checkReduceScatter(ctx.world, op, dtype)),
       },
     ]),
   );
 }
 
-async function allReduce(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
+async function checkAllReduce(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
   for (const length of [0, 1, 31, 5000]) {
     const inputs = groupRanks(group).map((rank) => rankValues(rank, length, dtype));
     using x = makeTensor(group, inputs[group.rank]!, { dtype });
@@ -46,14 +46,14 @@ async function allReduce(group: ProcessGroup, op: ReduceOp, dtype: DType): Promi
   }
 }
 
-async function reduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
+async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DType): Promise<void> {
   const { rank, size } = group;
-  const equal = groupRanks(group).map(() => 17);
-  for (const counts of [equal, unevenCounts(size)]) {
+  const equalCounts = groupRanks(group).map(() => 17);
+  for (const counts of [equalCounts, unevenCounts(size)]) {
     const inputs = groupRanks(group).map((each) => rankValues(each, sumOfCounts(counts), dtype));
     using input = makeTensor(group, inputs[rank]!, { dtype });
     using out = recvBuffer(group, counts[rank]!, dtype);
-    group.reduceScatter(out, input, op, counts === equal ? undefined : { counts }).wait();
+    group.reduceScatter(out, input, op, counts === equalCounts ? undefined : { counts }).wait();
     const start = sumOfCounts(counts.slice(0, rank));
     const expected = expectedReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
     await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
@@ -106,7 +106,7 @@ export function collectivesSuite(makeWorld: MakeWorld, options?: CollectivesSuit
 
 /** allGather, allToAll and broadcast: equal shares and given ones. */
 function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
-  const collectives = { allGather, allToAll, broadcast };
+  const collectives = { allGather: checkAllGather, allToAll: checkAllToAll, broadcast: checkBroadcast };
   return dtypes.flatMap((dtype) =>
     Object.entries(collectives).map(([name, body]) => ({
       name: `${name}, ${dtype}, ${size} ranks`,
@@ -115,7 +115,7 @@ function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
   );
 }
 
-async function allGather(group: ProcessGroup, dtype: DType): Promise<void> {
+async function checkAllGather(group: ProcessGroup, dtype: DType): Promise<void> {
   const equal = groupRanks(group).map(() => 129);
   for (const counts of [equal, unevenCounts(group.size)]) {
     const inputs = counts.map((count, rank) => rankValues(rank, count, dtype));
@@ -126,30 +126,30 @@ async function allGather(group: ProcessGroup, dtype: DType): Promise<void> {
   }
 }
 
-async function allToAll(group: ProcessGroup, dtype: DType): Promise<void> {
+async function checkAllToAll(group: ProcessGroup, dtype: DType): Promise<void> {
   const { rank, size } = group;
   const equal = (): number => 11;
   const uneven = (from: number, to: number): number => (from + 2 * to) % 4;
   for (const count of [equal, uneven]) {
-    const sent = (from: number) => groupRanks(group).map((to) => count(from, to));
-    const row = (from: number) => rankValues(from, sumOfCounts(sent(from)), dtype);
-    const part = (from: number, to: number) => {
-      const start = sumOfCounts(sent(from).slice(0, to));
-      return row(from).subarray(start, start + count(from, to));
+    const sendCounts = (from: number) => groupRanks(group).map((to) => count(from, to));
+    const sentValues = (from: number) => rankValues(from, sumOfCounts(sendCounts(from)), dtype);
+    const sentBlock = (from: number, to: number) => {
+      const start = sumOfCounts(sendCounts(from).slice(0, to));
+      return sentValues(from).subarray(start, start + count(from, to));
     };
-    const received = groupRanks(group).map((from) => count(from, rank));
-    using input = makeTensor(group, row(rank), { dtype });
-    using out = recvBuffer(group, sumOfCounts(received), dtype);
-    group.allToAll(out, input, count === equal ? undefined : { send: sent(rank), receive: received }).wait();
+    const receiveCounts = groupRanks(group).map((from) => count(from, rank));
+    using input = makeTensor(group, sentValues(rank), { dtype });
+    using out = recvBuffer(group, sumOfCounts(receiveCounts), dtype);
+    group.allToAll(out, input, count === equal ? undefined : { send: sendCounts(rank), receive: receiveCounts }).wait();
     await checkTensorValues(
       out,
-      concatenate(groupRanks(group).map((from) => part(from, rank))),
+      concatenate(groupRanks(group).map((from) => sentBlock(from, rank))),
       `rank ${rank} of ${size}`,
     );
   }
 }
 
-async function broadcast(group: ProcessGroup, dtype: DType): Promise<void> {
+async function checkBroadcast(group: ProcessGroup, dtype: DType): Promise<void> {
   for (const root of groupRanks(group)) {
     for (const length of [0, 1, 3001]) {
       using x =

@@ -24,7 +24,7 @@ const variants: readonly { readonly name: KernelFeature; readonly modifiers: Ora
   { name: "slopes", modifiers: { slopes, origin } },
   { name: "dropout", modifiers: { dropout, origin } },
 ];
-const together: OracleModifiers = { softcap: 2.5, slopes, dropout, origin };
+const combinedModifiers: OracleModifiers = { softcap: 2.5, slopes, dropout, origin };
 
 /** attend and attendBackward with score modifiers, dropout and values of another head size. */
 export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
@@ -33,8 +33,8 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     using device = make();
     if (features.every((feature) => device.features?.includes(feature))) await body();
   };
-  const modified: readonly KernelFeature[] = ["softcap", "slopes", "dropout"];
-  const all: readonly KernelFeature[] = [...modified, "valueHeadSize"];
+  const modifierFeatures: readonly KernelFeature[] = ["softcap", "slopes", "dropout"];
+  const allFeatures: readonly KernelFeature[] = [...modifierFeatures, "valueHeadSize"];
   const heads = { numHeads: 4, numKvHeads: 2, headDim: 24 };
   return [
     ...variants.flatMap(({ name, modifiers }) =>
@@ -51,19 +51,19 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({
       name: `attention: all modifiers combined, strided, ${storageOrder}`,
-      run: whereSupported(all, () =>
-        run({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: together }), storageOrder }),
+      run: whereSupported(allFeatures, () =>
+        run({ ...variantCase({ ...heads, valueHeadDim: 33, modifiers: combinedModifiers }), storageOrder }),
       ),
     })),
     ...maskTrials(70, 70, 3).map(({ mask, maskMod }) => ({
       name: `attention: all modifiers combined, ${mask.name}`,
-      run: whereSupported(modified, () =>
-        checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod, modifiers: together }),
+      run: whereSupported(modifierFeatures, () =>
+        checkMask(run, { queries: 70, keys: 70, slices: mask.slices(70, 70), maskMod, modifiers: combinedModifiers }),
       ),
     })),
     ...shortSizes.map((sizes) => ({
       name: `attention: all modifiers combined, ${sizes.queries}×${sizes.keys}, ${sizes.numHeads}/${sizes.numKvHeads} heads`,
-      run: whereSupported(all, () => run(fullCase(sizes))),
+      run: whereSupported(allFeatures, () => run(fullCase(sizes))),
     })),
     {
       name: "attention: softcap of scores that overflow exp",
@@ -103,7 +103,7 @@ function variantCase(sizes: AttentionSizes): AttentionCase {
 
 function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): AttentionCase {
   const perHead = Array.from({ length: origin.head + heads.numHeads }, (_, i) => 0.1 / (1 + i));
-  const modifiers = { ...together, slopes: perHead };
+  const modifiers = { ...combinedModifiers, slopes: perHead };
   const problem = makeProblem({
     ...heads,
     headDim: 16,
@@ -113,10 +113,10 @@ function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): Att
     maskMod: () => true,
     modifiers,
   });
-  const whole = (length: number) => ({ start: 0, length, step: 1 });
+  const wholeSpan = (length: number) => ({ start: 0, length, step: 1 });
   return {
-    queries: [whole(queries)],
-    keys: [[whole(keys)]],
+    queries: [wholeSpan(queries)],
+    keys: [[wholeSpan(keys)]],
     mask: masks.full().slices(queries, keys),
     problem,
     dtype: "float32",
@@ -131,12 +131,12 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   using ones = tensorFrom(device, new Float64Array(batch * heads * rows * 4).fill(1), { shape });
   const span = { start: 0, length: rows, step: 1 };
   const tile: Tile = { q: [span], k: [span], mask: masks.full().slices(rows, rows), scale: 1 };
-  const kept = async (change: Partial<AttentionDropout>): Promise<Float64Array> => {
+  const countKept = async (overrides: Partial<AttentionDropout>): Promise<Float64Array> => {
     using out = allocate(device, shape);
     using lse = allocate(device, shape.slice(0, 3));
     device.kernels.fill(out, 0);
     device.kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    const modifiers = { dropout: { ...dropout, ...change } };
+    const modifiers = { dropout: { ...dropout, ...overrides } };
     device.kernels.attend({ out, lse }, zeros, { k: zeros, v: ones }, { ...tile, modifiers });
     const { probability } = modifiers.dropout;
     return Float64Array.from(
@@ -146,23 +146,25 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   };
   const pairs = batch * heads * rows * rows;
   for (const probability of [0.05, 0.25, 0.8]) {
-    const counts = await kept({ probability });
+    const counts = await countKept({ probability });
     const total = counts.reduce((sum, count) => sum + count, 0);
     // Five standard deviations: one false alarm in a million, and the numbers are the same every time.
-    const bound = 5 * Math.sqrt(pairs * probability * (1 - probability));
+    const maxDeviation = 5 * Math.sqrt(pairs * probability * (1 - probability));
     const expected = pairs * (1 - probability);
     check(
-      Math.abs(total - expected) < bound,
-      `${total} of ${pairs} weights were kept, expected ${expected} ± ${bound}`,
+      Math.abs(total - expected) < maxDeviation,
+      `${total} of ${pairs} weights were kept, expected ${expected} ± ${maxDeviation}`,
     );
   }
-  const first = await kept({});
-  for (const change of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
-    const equal = (await kept(change)).filter((count, i) => Math.round(count) === Math.round(first[i]!)).length;
-    const name = Object.keys(change)[0]!;
+  const firstCounts = await countKept({});
+  for (const overrides of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
+    const equalCounts = (await countKept(overrides)).filter(
+      (count, i) => Math.round(count) === Math.round(firstCounts[i]!),
+    ).length;
+    const name = Object.keys(overrides)[0]!;
     check(
-      equal < first.length / 4,
-      `${equal} of ${first.length} rows kept the same number of weights after ${name} changed`,
+      equalCounts < firstCounts.length / 4,
+      `${equalCounts} of ${firstCounts.length} rows kept the same number of weights after ${name} changed`,
     );
   }
 }

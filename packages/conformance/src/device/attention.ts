@@ -75,11 +75,11 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
     ...sampleMaskCases(make, run),
     {
       name: "attention: NaN in a key does not propagate to earlier queries, float32",
-      run: () => withDevice(make, earlierQueries),
+      run: () => withDevice(make, checkEarlierQueries),
     },
     {
       name: "attention: the state is unchanged by an empty mask, zero keys, or zero queries",
-      run: () => withDevice(make, edgeCases),
+      run: () => withDevice(make, checkEdgeCases),
     },
     {
       name: "attention: scores that overflow exp",
@@ -186,7 +186,7 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
 
 /** Samples that see different keys; not of a device without that feature, which must reject them (schema.ts). */
 function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Promise<void>): Case[] {
-  const where = async (attention: AttentionCase): Promise<void> => {
+  const runWhereSupported = async (attention: AttentionCase): Promise<void> => {
     const device = make();
     const isSupported = device.features?.includes("sampleMasks") ?? false;
     device[Symbol.dispose]();
@@ -196,19 +196,19 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
     ...(["float32", "bfloat16", "float16"] as const).flatMap((dtype) =>
       [24, 64, 100].map((headDim) => ({
         name: `attention: padded samples, ${dtype}, head size ${headDim}`,
-        run: () => where(paddedSamples({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
+        run: () => runWhereSupported(paddedSamples({ headDim, numHeads: 4, numKvHeads: 2, dtype })),
       })),
     ),
     ...[1, 2, 3].map((seed) => ({
       name: `attention: random sample masks, plus a mask shared by all samples, seed ${seed}`,
-      run: () => where(randomSamples(seed)),
+      run: () => runWhereSupported(randomSamples(seed)),
     })),
     {
       name: "attention: shared sample masks with a batch offset",
       run: async () => {
         const { mask, ...rest } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
         const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };
-        await where({ ...rest, mask: [], modifiers });
+        await runWhereSupported({ ...rest, mask: [], modifiers });
       },
     },
   ];
@@ -220,27 +220,29 @@ function paddedSamples(sizes: AttentionSizes): AttentionCase {
   const isInside = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
   const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInside(sample, q) && isInside(sample, k);
   const problem = makeProblem({ ...sizes, ...causalExtent, maskMod });
-  const poisoned = (x: Float64Array, heads: number): Float64Array =>
+  const poison = (x: Float64Array, heads: number): Float64Array =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim);
       return isInside(Math.floor(row / SEQUENCE_LENGTH / heads), row % SEQUENCE_LENGTH) ? value : Number.NaN;
     });
-  const [q, k] = [poisoned(problem.q, problem.numHeads), poisoned(problem.k, problem.numKvHeads)];
-  const given = { ...problem, q, k, v: poisoned(problem.v, problem.numKvHeads) };
+  const [q, k] = [poison(problem.q, problem.numHeads), poison(problem.k, problem.numKvHeads)];
+  const poisonedProblem = { ...problem, q, k, v: poison(problem.v, problem.numKvHeads) };
   const sampleMasks = [0, 1].map((sample): readonly Slice[] => {
     const [start, end] = range(sample);
     return [{ q0: start, q1: end, k0: start, k1: end, type: "causal" }];
   });
-  return { ...causalCase(given, sizes.dtype), mask: [], modifiers: { sampleMasks } };
+  return { ...causalCase(poisonedProblem, sizes.dtype), mask: [], modifiers: { sampleMasks } };
 }
 
 /** Of a random list every third slice is of all samples, and of the others each sample has its own. */
 function randomSamples(seed: number): AttentionCase {
   const slices = randomSlices(SEQUENCE_LENGTH, SEQUENCE_LENGTH, 20 + seed);
   const mask = slices.filter((_, i) => i % 3 === 0);
-  const sampleMasks = [1, 2].map((rest) => slices.filter((_, i) => i % 3 === rest || (i % 3 === 2 && rest === 1)));
-  const sees = sampleMasks.map((own) => slicesToMaskMod([...mask, ...own]));
-  const maskMod: MaskMod = (q, k, sample = 0) => sees[sample]!(q, k);
+  const sampleMasks = [1, 2].map((remainder) =>
+    slices.filter((_, i) => i % 3 === remainder || (i % 3 === 2 && remainder === 1)),
+  );
+  const maskMods = sampleMasks.map((sampleSlices) => slicesToMaskMod([...mask, ...sampleSlices]));
+  const maskMod: MaskMod = (q, k, sample = 0) => maskMods[sample]!(q, k);
   const problem = makeProblem({ numHeads: 3, numKvHeads: 3, headDim: 33, ...causalExtent, maskMod });
   return { ...causalCase(problem), mask, modifiers: { sampleMasks } };
 }
@@ -248,16 +250,16 @@ function randomSamples(seed: number): AttentionCase {
 /** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
 function checkPoisonOutside(dtype: DType): AttentionCase {
   const [first, last] = [5, 30];
-  const inside = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
-  const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: inside, dtype });
-  const poisoned = (x: Float64Array) =>
+  const isInBlock = (q: number, k: number) => q >= first && q < last && k >= first && k <= q;
+  const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod: isInBlock, dtype });
+  const poison = (x: Float64Array) =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim) % SEQUENCE_LENGTH;
       return row >= first && row < last ? value : Number.NaN;
     });
-  const given = { ...problem, q: poisoned(problem.q), k: poisoned(problem.k), v: poisoned(problem.v) };
+  const poisonedProblem = { ...problem, q: poison(problem.q), k: poison(problem.k), v: poison(problem.v) };
   const mask: readonly Slice[] = [{ q0: first, q1: last, k0: first, k1: last, type: "causal" }];
-  return { ...causalCase(given, dtype), mask };
+  return { ...causalCase(poisonedProblem, dtype), mask };
 }
 
 /** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
@@ -265,10 +267,10 @@ function checkPoisonAfter(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
   const problem = makeProblem({ headDim: 64, numHeads: 2, numKvHeads: 1, ...causalExtent, maskMod, dtype });
-  const poisoned = (x: Float64Array) =>
+  const poison = (x: Float64Array) =>
     x.map((value, i) => (Math.floor(i / problem.headDim) % SEQUENCE_LENGTH < rows ? value : Number.NaN));
-  const given = { ...problem, k: poisoned(problem.k), v: poisoned(problem.v) };
-  return { ...causalCase(given, dtype), queries: [makeSpan(0, rows)] };
+  const poisonedProblem = { ...problem, k: poison(problem.k), v: poison(problem.v) };
+  return { ...causalCase(poisonedProblem, dtype), queries: [makeSpan(0, rows)] };
 }
 
 async function checkAttention(
@@ -287,15 +289,15 @@ async function checkAttention(
   ];
   const qShape = [batch, numHeads, rows.length, headDim];
   const outShape = qShape.with(3, valueHeadDim);
-  const ofRow = (i: number): number => Math.floor(i / valueHeadDim) * headDim;
+  const rowOffset = (i: number): number => Math.floor(i / valueHeadDim) * headDim;
   const dOutAll = normals((problem.q.length / headDim) * valueHeadDim, 4, dtype).map((x, i) =>
-    Number.isNaN(problem.q[ofRow(i)]) ? Number.NaN : x,
+    Number.isNaN(problem.q[rowOffset(i)]) ? Number.NaN : x,
   );
   const forward = attentionOracle(problem);
   const backward = attentionOracleBackward(problem, maskRows(dOutAll, rows, outExtent));
-  const { softcap, dropout, origin, slopes: perHead } = problem.modifiers ?? {};
-  using slopes = perHead && tensorFrom(device, perHead, { shape: [perHead.length] });
-  const modified = problem.modifiers && { softcap, slopes, dropout, ...(origin && { origin }) };
+  const { softcap, dropout, origin, slopes: headSlopes } = problem.modifiers ?? {};
+  using slopes = headSlopes && tensorFrom(device, headSlopes, { shape: [headSlopes.length] });
+  const kernelModifiers = problem.modifiers && { softcap, slopes, dropout, ...(origin && { origin }) };
 
   using q = stridedTensor(device, takeRows(problem.q, rows, qExtent), { shape: qShape, dtype, storageOrder });
   using dOut = stridedTensor(device, takeRows(dOutAll, rows, outExtent), { shape: outShape, dtype, storageOrder });
@@ -303,23 +305,23 @@ async function checkAttention(
   using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
   const blocks = keys.map((spans) => {
     const positions = listPositions(spans);
-    const place = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
-    const k = stridedTensor(device, takeRows(problem.k, positions, kExtent), place);
+    const tensorOptions = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
+    const k = stridedTensor(device, takeRows(problem.k, positions, kExtent), tensorOptions);
     const v = stridedTensor(device, takeRows(problem.v, positions, vExtent), {
-      ...place,
-      shape: place.shape.with(3, valueHeadDim),
+      ...tensorOptions,
+      shape: tensorOptions.shape.with(3, valueHeadDim),
     });
-    const all = modifiers || modified ? { ...modifiers, ...modified } : undefined;
-    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers: all } };
+    const tileModifiers = modifiers || kernelModifiers ? { ...modifiers, ...kernelModifiers } : undefined;
+    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers: tileModifiers } };
   });
   for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
-  const near = (actual: Float32Array, expected: Float64Array, what: string) => {
-    const factor = factors[what.split(",")[0] as AttentionResult] ?? 1;
+  const checkNear = (actual: Float32Array, expected: Float64Array, description: string) => {
+    const factor = factors[description.split(",")[0] as AttentionResult] ?? 1;
     if (factor === Infinity) return;
-    checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), what);
+    checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), description);
   };
-  near(await out.read(), takeRows(forward.out, rows, outExtent), "out");
-  near(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
+  checkNear(await out.read(), takeRows(forward.out, rows, outExtent), "out");
+  checkNear(await lse.read(), takeRows(forward.lse, rows, { ...qExtent, width: 1 }), "lse");
 
   using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
   device.kernels.rowDot(delta, dOut, out);
@@ -328,18 +330,18 @@ async function checkAttention(
     using dk = constantTensor(device, 1, { shape: k.shape, storageOrder });
     using dv = constantTensor(device, 1, { shape: v.shape, storageOrder });
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
-    near(
+    checkNear(
       await dk.read(),
       takeRows(backward.dk, positions, kExtent).map((x) => x + 1),
       "dk, accumulated onto 1",
     );
-    near(
+    checkNear(
       await dv.read(),
       takeRows(backward.dv, positions, vExtent).map((x) => x + 1),
       "dv, accumulated onto 1",
     );
   }
-  near(await dq.read(), takeRows(backward.dq, rows, qExtent), "dq");
+  checkNear(await dq.read(), takeRows(backward.dq, rows, qExtent), "dq");
   for (const { k, v } of blocks) for (const tensor of [k, v]) tensor[Symbol.dispose]();
 }
 
@@ -370,8 +372,8 @@ function stridedRows(device: Device, shape: readonly number[], dtype: DType): Te
   return rows.slice(2, 1, 2 * shape[2]! + 1, 2);
 }
 
-function constantTensor(device: Device, value: number, place: StridedOptions): Tensor {
-  return stridedTensor(device, new Float64Array(numel(place.shape)).fill(value), place);
+function constantTensor(device: Device, value: number, options: StridedOptions): Tensor {
+  return stridedTensor(device, new Float64Array(numel(options.shape)).fill(value), options);
 }
 
 /** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
@@ -380,24 +382,24 @@ function maskRows(
   rows: readonly number[],
   extent: { rows: number; width: number },
 ): Float64Array {
-  const present = new Set(rows);
-  return values.map((x, i) => (present.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
+  const presentRows = new Set(rows);
+  return values.map((x, i) => (presentRows.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
 }
 
 /** Queries and keys in one tile, whose later queries see what earlier ones do not. */
-async function earlierQueries(device: Device): Promise<void> {
-  const [rows, width, bad] = [24, 8, 10];
+async function checkEarlierQueries(device: Device): Promise<void> {
+  const [rows, width, nanRow] = [24, 8, 10];
   const shape = [1, 1, rows, width];
   const mask = masks.causal().slices(rows, rows);
   const tile = { q: [makeSpan(0, rows)], k: [makeSpan(0, rows)], mask, scale: 1 };
   using q = tensorFrom(device, normals(rows * width, 1), { shape });
   using dOut = tensorFrom(device, normals(rows * width, 4), { shape });
-  const found = [];
+  const resultsByValue = [];
   for (const value of [1, Number.NaN]) {
-    const withBad = (seed: number) =>
-      normals(rows * width, seed).map((x, i) => (Math.floor(i / width) === bad ? value : x));
-    using k = tensorFrom(device, withBad(2), { shape });
-    using v = tensorFrom(device, withBad(3), { shape });
+    const valuesWithRow = (seed: number) =>
+      normals(rows * width, seed).map((x, i) => (Math.floor(i / width) === nanRow ? value : x));
+    using k = tensorFrom(device, valuesWithRow(2), { shape });
+    using v = tensorFrom(device, valuesWithRow(3), { shape });
     using out = constantTensor(device, 0, { shape, storageOrder: "dense" });
     using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: shape.slice(0, 3), storageOrder: "dense" });
     using delta = constantTensor(device, 0, { shape: shape.slice(0, 3), storageOrder: "dense" });
@@ -407,20 +409,25 @@ async function earlierQueries(device: Device): Promise<void> {
     device.kernels.attend({ out, lse }, q, { k, v }, tile);
     device.kernels.rowDot(delta, dOut, out);
     device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
-    found.push([await out.read(), await dq.read()]);
+    resultsByValue.push([await out.read(), await dq.read()]);
   }
-  for (const [i, what] of ["out", "dq"].entries()) {
-    const [finite, poisoned] = found.map((results) => results[i]!);
-    const [close, before] = [tolerances.float32 * (1 + magnitude(finite!)), bad * width];
-    checkClose(poisoned!.slice(0, before), finite!.slice(0, before), close, `${what} of queries before the NaN key`);
+  for (const [i, resultName] of ["out", "dq"].entries()) {
+    const [finite, poisonedResult] = resultsByValue.map((results) => results[i]!);
+    const [tolerance, elementsBefore] = [tolerances.float32 * (1 + magnitude(finite!)), nanRow * width];
+    checkClose(
+      poisonedResult!.slice(0, elementsBefore),
+      finite!.slice(0, elementsBefore),
+      tolerance,
+      `${resultName} of queries before the NaN key`,
+    );
     check(
-      Number.isNaN(poisoned![bad * width]),
-      `${what} of the first query that attends to the NaN key: expected NaN, received ${poisoned![bad * width]}`,
+      Number.isNaN(poisonedResult![nanRow * width]),
+      `${resultName} of the first query that attends to the NaN key: expected NaN, received ${poisonedResult![nanRow * width]}`,
     );
   }
 }
 
-async function edgeCases(device: Device): Promise<void> {
+async function checkEdgeCases(device: Device): Promise<void> {
   const shape = [1, 1, 3, 4];
   using q = tensorFrom(device, normals(12, 1), { shape });
   using k = tensorFrom(device, normals(8, 2), { shape: [1, 1, 2, 4] });
@@ -433,22 +440,22 @@ async function edgeCases(device: Device): Promise<void> {
   checkEqual(await out.read(), before[0], "out with an empty mask");
   checkEqual(await lse.read(), before[1], "lse with an empty mask");
 
-  using none = device.empty([1, 1, 0, 4], "float32");
+  using emptyKeys = device.empty([1, 1, 0, 4], "float32");
   using noRows = device.empty([1, 1, 0], "float32");
-  const everything = masks.full().slices(3, 2);
-  device.kernels.attend({ out, lse }, q, { k: none, v: none }, { ...tile, k: [], mask: everything });
-  device.kernels.attend({ out: none, lse: noRows }, none, { k, v }, { ...tile, q: [], mask: everything });
-  const grads = { dq: none, dk: none, dv: none };
+  const fullMask = masks.full().slices(3, 2);
+  device.kernels.attend({ out, lse }, q, { k: emptyKeys, v: emptyKeys }, { ...tile, k: [], mask: fullMask });
+  device.kernels.attend({ out: emptyKeys, lse: noRows }, emptyKeys, { k, v }, { ...tile, q: [], mask: fullMask });
+  const grads = { dq: emptyKeys, dk: emptyKeys, dv: emptyKeys };
   device.kernels.attendBackward(
     grads,
-    none,
-    { dOut: none, lse: noRows, delta: noRows },
-    { k: none, v: none },
+    emptyKeys,
+    { dOut: emptyKeys, lse: noRows, delta: noRows },
+    { k: emptyKeys, v: emptyKeys },
     {
       ...tile,
       q: [],
       k: [],
-      mask: everything,
+      mask: fullMask,
     },
   );
   checkEqual(await out.read(), before[0], "out with zero keys");

@@ -15,7 +15,7 @@ interface UnaryReference {
   readonly f: (x: number) => number;
   readonly derivative: (x: number) => number;
   /** Only of positive numbers. */
-  readonly positive?: boolean;
+  readonly isPositiveOnly?: boolean;
   readonly tolerance?: Tolerance;
 }
 
@@ -29,9 +29,9 @@ const transcendentalTolerance: Tolerance = { roundings: 8, scale: 1 };
 export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   neg: { f: (x) => -x, derivative: () => -1 },
   exp: { f: Math.exp, derivative: Math.exp, tolerance: { roundings: 16 } },
-  log: { f: Math.log, derivative: (x) => 1 / x, positive: true, tolerance: transcendentalTolerance },
-  sqrt: { f: Math.sqrt, derivative: (x) => 0.5 / Math.sqrt(x), positive: true },
-  rsqrt: { f: (x) => 1 / Math.sqrt(x), derivative: (x) => -0.5 / (x * Math.sqrt(x)), positive: true },
+  log: { f: Math.log, derivative: (x) => 1 / x, isPositiveOnly: true, tolerance: transcendentalTolerance },
+  sqrt: { f: Math.sqrt, derivative: (x) => 0.5 / Math.sqrt(x), isPositiveOnly: true },
+  rsqrt: { f: (x) => 1 / Math.sqrt(x), derivative: (x) => -0.5 / (x * Math.sqrt(x)), isPositiveOnly: true },
   tanh: { f: Math.tanh, derivative: (x) => 1 - Math.tanh(x) ** 2, tolerance: transcendentalTolerance },
   sigmoid: { f: sigmoid, derivative: (x) => sigmoid(x) * (1 - sigmoid(x)), tolerance: transcendentalTolerance },
   relu: { f: (x) => Math.max(x, 0), derivative: (x) => (x > 0 ? 1 : 0) },
@@ -79,17 +79,17 @@ const SIZE = 105;
 
 /** fill, copy, unary, binary and scalar kernels. */
 export function elementwiseCases(make: MakeDevice): Case[] {
-  const unary = Object.keys(unaryOps) as UnaryOp[];
-  const binary = Object.keys(binaryOps) as BinaryOp[];
+  const unaryNames = Object.keys(unaryOps) as UnaryOp[];
+  const binaryNames = Object.keys(binaryOps) as BinaryOp[];
   return [
     ...dtypes.flatMap((dtype) => [
       { name: `fill, ${dtype}`, run: () => withDevice(make, (device) => checkFill(device, dtype)) },
       { name: `copy from ${dtype}`, run: () => withDevice(make, (device) => checkCopy(device, dtype)) },
-      ...unary.map((op) => ({
+      ...unaryNames.map((op) => ({
         name: `${op}, ${dtype}`,
         run: () => withDevice(make, (device) => checkUnary(device, op, dtype)),
       })),
-      ...binary.map((op) => ({
+      ...binaryNames.map((op) => ({
         name: `${op}, ${dtype}`,
         run: () => withDevice(make, (device) => checkBinary(device, op, dtype)),
       })),
@@ -134,8 +134,8 @@ async function checkCopy(device: Device, from: DType): Promise<void> {
 }
 
 async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<void> {
-  const { f, derivative, positive, tolerance } = unaryOps[op];
-  const values = normals(SIZE, 2, dtype).map((x) => (positive ? Math.abs(x) : x));
+  const { f, derivative, isPositiveOnly, tolerance } = unaryOps[op];
+  const values = normals(SIZE, 2, dtype).map((x) => (isPositiveOnly ? Math.abs(x) : x));
   const dys = normals(SIZE, 3, dtype);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, values, { shape, dtype, storageOrder });
@@ -177,10 +177,10 @@ async function checkBinary(device: Device, op: BinaryOp, dtype: DType): Promise<
     );
     // [3,1,7] and [5,1]: both sides broadcast.
     using column = x.slice(1, 0, 1);
-    using side = y.slice(0, 1, 2);
-    using sides = side.reshape([5, 7]);
-    using thin = sides.slice(1, 2, 3);
-    device.kernels.binary(op, out, column, thin);
+    using slicedY = y.slice(0, 1, 2);
+    using matrixY = slicedY.reshape([5, 7]);
+    using columnY = matrixY.slice(1, 2, 3);
+    device.kernels.binary(op, out, column, columnY);
     const expected = a.map((_, i) =>
       f(a[Math.floor(i / 35) * 35 + (i % 7)]!, b[35 + (Math.floor(i / 7) % 5) * 7 + 2]!),
     );
@@ -210,10 +210,10 @@ async function checkInPlace(device: Device): Promise<void> {
 }
 
 async function checkEmpty(device: Device): Promise<void> {
-  using nothing = device.empty([2, 0, 3], "float32");
-  device.kernels.fill(nothing, 1);
-  device.kernels.copy(nothing, nothing);
-  device.kernels.unary("exp", nothing, nothing);
-  device.kernels.binary("add", nothing, nothing, nothing);
-  checkRounded(await nothing.read(), new Float64Array(0), { description: "an empty tensor" });
+  using emptyTensor = device.empty([2, 0, 3], "float32");
+  device.kernels.fill(emptyTensor, 1);
+  device.kernels.copy(emptyTensor, emptyTensor);
+  device.kernels.unary("exp", emptyTensor, emptyTensor);
+  device.kernels.binary("add", emptyTensor, emptyTensor, emptyTensor);
+  checkRounded(await emptyTensor.read(), new Float64Array(0), { description: "an empty tensor" });
 }

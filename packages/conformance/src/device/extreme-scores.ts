@@ -71,10 +71,10 @@ function equalScores(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
 /** Keys that no query takes notice of, with a query before all others; dq is 0 · −Infinity. */
 function maskedKeys(): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent });
-  const unseen = (i: number) => [0, 1, 2, 20, 21, 40].includes(Math.floor(i / problem.headDim) % problem.keys);
+  const isUnseenKey = (i: number) => [0, 1, 2, 20, 21, 40].includes(Math.floor(i / problem.headDim) % problem.keys);
   const first = (i: number) => i % problem.headDim === 0;
   const q = problem.q.map((x, i) => (first(i) ? 1 : x));
-  const k = problem.k.map((x, i) => (first(i) && unseen(i) ? Number.NEGATIVE_INFINITY : x));
+  const k = problem.k.map((x, i) => (first(i) && isUnseenKey(i) ? Number.NEGATIVE_INFINITY : x));
   return { ...causalCase({ ...problem, q, k }), factors: { dq: Infinity } };
 }
 
@@ -82,6 +82,6 @@ function scaledInputs(factors: Partial<Record<"q" | "k" | "v", number>>): Attent
   const problem = makeProblem({ ...sizes, ...causalExtent });
   const by = (name: "q" | "k" | "v"): Float64Array =>
     problem[name].map((x) => roundTo(x * (factors[name] ?? 1), "float32"));
-  const given: AttentionProblem = { ...problem, q: by("q"), k: by("k"), v: by("v") };
-  return causalCase(given);
+  const scaledProblem: AttentionProblem = { ...problem, q: by("q"), k: by("k"), v: by("v") };
+  return causalCase(scaledProblem);
 }

@@ -40,31 +40,31 @@ export function matmulCases(make: MakeDevice): Case[] {
       run: () => withDevice(make, (device) => checkMatmul(device, { m, n, k, dtype })),
     })),
     ...epilogues.map((epilogue) => ({
-      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.isSaved ? ", saves the pre-activation" : ""}, ${dtype}`,
+      name: `linear: ${epilogue.hasBias ? "bias" : "no bias"}, ${epilogue.activation ?? "no activation"}${epilogue.savesPreActivation ? ", saves the pre-activation" : ""}, ${dtype}`,
       run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
     })),
-    { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => batch(device, dtype)) },
+    { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => checkBatch(device, dtype)) },
   ]);
 }
 
 interface EpilogueCase {
   readonly hasBias: boolean;
   readonly activation: "relu" | "tanh" | null;
-  readonly isSaved: boolean;
+  readonly savesPreActivation: boolean;
 }
 
 const epilogues: readonly EpilogueCase[] = [
-  { hasBias: true, activation: null, isSaved: false },
-  { hasBias: true, activation: "relu", isSaved: false },
-  { hasBias: true, activation: "tanh", isSaved: true },
-  { hasBias: false, activation: "tanh", isSaved: false },
-  { hasBias: false, activation: null, isSaved: true },
+  { hasBias: true, activation: null, savesPreActivation: false },
+  { hasBias: true, activation: "relu", savesPreActivation: false },
+  { hasBias: true, activation: "tanh", savesPreActivation: true },
+  { hasBias: false, activation: "tanh", savesPreActivation: false },
+  { hasBias: false, activation: null, savesPreActivation: true },
 ];
 
 const activations = { relu: (x: number) => Math.max(x, 0), tanh: Math.tanh } as const;
 
 async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType): Promise<void> {
-  const { hasBias, activation, isSaved } = epilogue;
+  const { hasBias, activation, savesPreActivation } = epilogue;
   for (const [m, n, k] of sizes) {
     const [a, b, c] = [normals(m * k, 1, dtype), normals(k * n, 2, dtype), normals(n, 3, dtype)];
     const sums = matmulOracle(a, b, { m, n, k }).map((value, i) => value + (hasBias ? c[i % n]! : 0));
@@ -72,16 +72,16 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: "reversed" });
     using bias = hasBias ? tensorFrom(device, c, { shape: [n], dtype }) : null;
     using out = allocate(device, [m, n], { dtype });
-    using preActivation = isSaved ? allocate(device, [m, n], { dtype }) : null;
+    using preActivation = savesPreActivation ? allocate(device, [m, n], { dtype }) : null;
     device.kernels.linear(out, x, y, { bias, activation, preActivation });
     const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
     const description = `${m}×${k} · ${k}×${n}`;
     if (preActivation)
       checkRounded(await preActivation.read(), sums, { ...allowance, description: `sums of ${description}` });
     // A device may round the sums before the activation.
-    const twice = { ...allowance, scale: (allowance.scale * epsilon[dtype]) / epsilon.float32 };
+    const doubleRounding = { ...allowance, scale: (allowance.scale * epsilon[dtype]) / epsilon.float32 };
     const expected = activation === null ? sums : sums.map(activations[activation]);
-    checkRounded(await out.read(), expected, { ...twice, description });
+    checkRounded(await out.read(), expected, { ...doubleRounding, description });
   }
 }
 
@@ -90,7 +90,7 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
   const b = normals(k * n, 2, dtype);
   const c = normals(m * n, 3, dtype);
   const expected = matmulOracle(a, b, { m, n, k });
-  const seeded = expected.map((value, i) => value + c[i]!);
+  const accumulatedExpected = expected.map((value, i) => value + c[i]!);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape: [m, k], dtype, storageOrder });
     using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: oppositeOrder(storageOrder) });
@@ -100,7 +100,10 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
     checkRounded(await out.read(), expected, { ...allowance, description: `product ${storageOrder}` });
     using sum = tensorFrom(device, c, { shape: [m, n], dtype });
     device.kernels.matmul(sum, x, y, true);
-    checkRounded(await sum.read(), seeded, { ...allowance, description: `product added, ${storageOrder}` });
+    checkRounded(await sum.read(), accumulatedExpected, {
+      ...allowance,
+      description: `product added, ${storageOrder}`,
+    });
   }
 }
 
@@ -109,25 +112,25 @@ function oppositeOrder(storageOrder: StorageOrder): StorageOrder {
   return storageOrders[(storageOrders.indexOf(storageOrder) + 1) % storageOrders.length]!;
 }
 
-async function batch(device: Device, dtype: DType): Promise<void> {
+async function checkBatch(device: Device, dtype: DType): Promise<void> {
   const [m, n, k] = [9, 10, 11];
   const a = normals(6 * m * k, 4, dtype);
   const b = normals(3 * k * n, 5, dtype);
   const expected = new Float64Array(6 * m * n);
   for (let i = 0; i < 6; i++) {
-    const left = a.subarray(i * m * k, (i + 1) * m * k);
-    expected.set(matmulOracle(left, b.subarray((i % 3) * k * n), { m, n, k }), i * m * n);
+    const leftMatrix = a.subarray(i * m * k, (i + 1) * m * k);
+    expected.set(matmulOracle(leftMatrix, b.subarray((i % 3) * k * n), { m, n, k }), i * m * n);
   }
   using x = tensorFrom(device, a, { shape: [2, 3, m, k], dtype });
   using y = tensorFrom(device, b, { shape: [3, k, n], dtype });
   await checkProduct(device, [x, y], { shape: [2, 3, m, n], expected, dtype });
 
-  const shared = new Float64Array(6 * m * n);
+  const sharedExpected = new Float64Array(6 * m * n);
   for (let i = 0; i < 6; i++) {
-    shared.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
+    sharedExpected.set(matmulOracle(a.subarray(i * m * k, (i + 1) * m * k), b, { m, n, k }), i * m * n);
   }
   using weight = tensorFrom(device, b.subarray(0, k * n), { shape: [k, n], dtype });
-  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: shared, dtype });
+  await checkProduct(device, [x, weight], { shape: [2, 3, m, n], expected: sharedExpected, dtype });
 }
 
 async function checkProduct(

@@ -5,39 +5,39 @@ import { type MakeDevice, withDevice, tensorFrom, allocate } from "./tensors.ts"
 /** Memory, reading and writing. */
 export function memoryCases(make: MakeDevice): Case[] {
   return [
-    { name: "write copies the values before it returns", run: () => withDevice(make, writeCopies) },
-    { name: "read returns the values at the time of the call", run: () => withDevice(make, readReturnsLatest) },
-    { name: "freed memory is reused, in stream order", run: () => withDevice(make, memoryReuse) },
-    { name: "memory statistics count allocations", run: () => withDevice(make, allocationCounts) },
-    { name: "views retain memory", run: () => withDevice(make, views) },
+    { name: "write copies the values before it returns", run: () => withDevice(make, checkWriteCopies) },
+    { name: "read returns the values at the time of the call", run: () => withDevice(make, checkReadReturnsLatest) },
+    { name: "freed memory is reused, in stream order", run: () => withDevice(make, checkMemoryReuse) },
+    { name: "memory statistics count allocations", run: () => withDevice(make, checkAllocationCounts) },
+    { name: "views retain memory", run: () => withDevice(make, checkViews) },
     {
       name: "freed memory is reused without further allocations from the system",
-      run: () => withDevice(make, outOfMemory),
+      run: () => withDevice(make, checkOutOfMemory),
     },
-    { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, smallestAllocation) },
+    { name: "empty tensors and scalars have separate storages", run: () => withDevice(make, checkSmallestAllocation) },
     {
       name: "an allocation larger than the device memory throws OutOfMemoryError",
-      run: () => withDevice(make, oversizedAllocation),
+      run: () => withDevice(make, checkOversizedAllocation),
     },
     {
       name: "devices have separate memory statistics",
-      run: () => withDevice(make, (device) => memoryLimits(device, make)),
+      run: () => withDevice(make, (device) => checkMemoryLimits(device, make)),
     },
     {
       name: "concurrent reads and writes of all sizes return their own values",
-      run: () => withDevice(make, allocationSizes),
+      run: () => withDevice(make, checkAllocationSizes),
     },
   ];
 }
 
-async function writeCopies(device: Device): Promise<void> {
+async function checkWriteCopies(device: Device): Promise<void> {
   const values = new Float32Array([1, 2, 3, 4]);
   using x = device.empty([2, 2], "float32");
   device.write(x, values);
   values.fill(9);
   checkEqual(await x.read(), [1, 2, 3, 4], "written before the values changed");
-  using turned = x.transpose(0, 1);
-  device.write(turned, [5, 6, 7, 8]);
+  using transposed = x.transpose(0, 1);
+  device.write(transposed, [5, 6, 7, 8]);
   checkEqual(await x.read(), [5, 7, 6, 8], "written through a transpose");
   check(
     x.storage.version === 2,
@@ -45,17 +45,17 @@ async function writeCopies(device: Device): Promise<void> {
   );
 }
 
-async function readReturnsLatest(device: Device): Promise<void> {
+async function checkReadReturnsLatest(device: Device): Promise<void> {
   using x = tensorFrom(device, [1, 2, 3], { shape: [3] });
-  const allocatedBefore = x.read();
+  const readBefore = x.read();
   device.kernels.fill(x, 7);
-  const after = x.read();
-  checkEqual(await allocatedBefore, [1, 2, 3], "read before");
-  checkEqual(await after, [7, 7, 7], "read after");
+  const readAfter = x.read();
+  checkEqual(await readBefore, [1, 2, 3], "read before");
+  checkEqual(await readAfter, [7, 7, 7], "read after");
 }
 
 /** What was freed may be handed out at once, while work on the old tensor is still to run: order must keep them apart. */
-async function memoryReuse(device: Device): Promise<void> {
+async function checkMemoryReuse(device: Device): Promise<void> {
   const size = 100_000;
   using total = tensorFrom(device, [0], { shape: [1] });
   for (let i = 0; i < 50; i++) {
@@ -72,7 +72,7 @@ async function memoryReuse(device: Device): Promise<void> {
   );
 }
 
-async function allocationCounts(device: Device): Promise<void> {
+async function checkAllocationCounts(device: Device): Promise<void> {
   const allocatedBefore = device.memory().allocated;
   const x = device.empty([1000, 100], "float32");
   const { allocated, reserved, peak } = device.memory();
@@ -95,7 +95,7 @@ async function allocationCounts(device: Device): Promise<void> {
   );
 }
 
-async function views(device: Device): Promise<void> {
+async function checkViews(device: Device): Promise<void> {
   const x = tensorFrom(device, [1, 2, 3, 4, 5, 6], { shape: [2, 3] });
   using column = x.slice(1, 1, 2);
   x[Symbol.dispose]();
@@ -104,7 +104,7 @@ async function views(device: Device): Promise<void> {
   checkEqual(await other.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
-async function outOfMemory(device: Device): Promise<void> {
+async function checkOutOfMemory(device: Device): Promise<void> {
   const reserved = Array.from({ length: 100 }, () => {
     using x = device.empty([1 << 20], "float32");
     check(x.size === 1 << 20, `expected ${1 << 20} elements, received ${x.size}`);
@@ -113,15 +113,15 @@ async function outOfMemory(device: Device): Promise<void> {
   checkEqual(reserved, new Array<number>(100).fill(reserved[0]!), "bytes reserved after each tensor");
 }
 
-async function smallestAllocation(device: Device): Promise<void> {
-  using none = device.empty([3, 0], "float32");
+async function checkSmallestAllocation(device: Device): Promise<void> {
+  using emptyTensor = device.empty([3, 0], "float32");
   using scalar = device.empty([], "float32");
   device.write(scalar, [7]);
-  checkEqual(await none.read(), [], "an empty tensor");
+  checkEqual(await emptyTensor.read(), [], "an empty tensor");
   checkEqual(await scalar.read(), [7], "a scalar");
 }
 
-async function oversizedAllocation(device: Device): Promise<void> {
+async function checkOversizedAllocation(device: Device): Promise<void> {
   await checkThrows(
     () => device.empty([2 ** 40, 2 ** 12], "float32"),
     "OutOfMemoryError",
@@ -132,17 +132,17 @@ async function oversizedAllocation(device: Device): Promise<void> {
   checkEqual(await x.read(), [5, 5], "memory after a failed allocation");
 }
 
-async function memoryLimits(device: Device, make: MakeDevice): Promise<void> {
+async function checkMemoryLimits(device: Device, make: MakeDevice): Promise<void> {
   using other = make();
   using x = device.empty([1 << 20], "float32");
-  const [own, others] = [device.memory().allocated, other.memory().allocated];
+  const [allocatedHere, allocatedThere] = [device.memory().allocated, other.memory().allocated];
   check(
-    own === 4 * x.size && others === 0,
-    `expected ${4 * x.size} and 0 bytes allocated, received ${own} and ${others}`,
+    allocatedHere === 4 * x.size && allocatedThere === 0,
+    `expected ${4 * x.size} and 0 bytes allocated, received ${allocatedHere} and ${allocatedThere}`,
   );
 }
 
-async function allocationSizes(device: Device): Promise<void> {
+async function checkAllocationSizes(device: Device): Promise<void> {
   const sizes = [1, 3, 1000, 1024, 1025, 300_000, 2, 262_144, 70_000, 5];
   const reads = sizes.map((size, i) => {
     using x = device.empty([size], i % 3 === 0 ? "bfloat16" : "float32");

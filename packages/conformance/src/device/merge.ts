@@ -8,16 +8,16 @@ const minusInfinity = Number.NEGATIVE_INFINITY;
 /** merge: the algebra of states. */
 export function mergeCases(make: MakeDevice): Case[] {
   return [
-    { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, merge) },
-    { name: "merge: two states with large lse, equal and far apart", run: () => withDevice(make, mergeLarge) },
+    { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, checkMerge) },
+    { name: "merge: two states with large lse, equal and far apart", run: () => withDevice(make, checkMergeLarge) },
     {
       name: "merge: a state with broadcast rows, such as attention sinks",
-      run: () => withDevice(make, mergeBroadcast),
+      run: () => withDevice(make, checkMergeBroadcast),
     },
   ];
 }
 
-async function merge(device: Device): Promise<void> {
+async function checkMerge(device: Device): Promise<void> {
   const rows = 8;
   const width = 5;
   const shape = [1, 2, 4, width];
@@ -34,17 +34,18 @@ async function merge(device: Device): Promise<void> {
   using fromLse = tensorFrom(device, lseB, { shape: shape.slice(0, 3), storageOrder: "gapped" });
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
 
-  const total = lseA.map((x, i) => logAddExp(x, lseB[i]!));
-  const share = (lseOf: Float64Array, i: number) => (total[i] === minusInfinity ? 0 : Math.exp(lseOf[i]! - total[i]!));
+  const expectedLse = lseA.map((x, i) => logAddExp(x, lseB[i]!));
+  const weightOf = (lseOf: Float64Array, i: number) =>
+    expectedLse[i] === minusInfinity ? 0 : Math.exp(lseOf[i]! - expectedLse[i]!);
   const expected = a.map((x, i) => {
     const row = Math.floor(i / width);
-    return share(lseA, row) * x + share(lseB, row) * b[i]!;
+    return weightOf(lseA, row) * x + weightOf(lseB, row) * b[i]!;
   });
-  checkClose(await lse.read(), total, 90 * 4 * epsilon.float32, "lse");
+  checkClose(await lse.read(), expectedLse, 90 * 4 * epsilon.float32, "lse");
   checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
 }
 
-async function mergeLarge(device: Device): Promise<void> {
+async function checkMergeLarge(device: Device): Promise<void> {
   const [large, larger] = [Math.fround(1e20), Math.fround(3e38)];
   using out = tensorFrom(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
   using lse = tensorFrom(device, [large, -large, -larger, larger], { shape: [1, 1, 4] });
@@ -56,7 +57,7 @@ async function mergeLarge(device: Device): Promise<void> {
 }
 
 /** One row of zeros for all rows, and an lse for each head: strides of 0. */
-async function mergeBroadcast(device: Device): Promise<void> {
+async function checkMergeBroadcast(device: Device): Promise<void> {
   const [heads, rows, width] = [2, 3, 5];
   const shape = [1, heads, rows, width];
   const a = normals(heads * rows * width, 1);
@@ -69,13 +70,13 @@ async function mergeBroadcast(device: Device): Promise<void> {
   using fromOut = zeros.expand(shape);
   using fromLse = logits.expand(shape.slice(0, 3));
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
-  const total = lseA.map((x, i) => logAddExp(x, sinks[Math.floor(i / rows)]!));
-  checkClose(await lse.read(), total, 90 * 4 * epsilon.float32, "lse");
+  const expectedLse = lseA.map((x, i) => logAddExp(x, sinks[Math.floor(i / rows)]!));
+  checkClose(await lse.read(), expectedLse, 90 * 4 * epsilon.float32, "lse");
   const expected = a.map((x, i) => {
     const row = Math.floor(i / width);
     // A row that has seen nothing, and a state of nothing: left as it was, whatever lies there.
-    if (total[row] === minusInfinity) return x;
-    return lseA[row] === minusInfinity ? 0 : x * Math.exp(lseA[row]! - total[row]!);
+    if (expectedLse[row] === minusInfinity) return x;
+    return lseA[row] === minusInfinity ? 0 : x * Math.exp(lseA[row]! - expectedLse[row]!);
   });
   checkClose(await out.read(), expected, 64 * epsilon.float32, "out");
 }

@@ -12,7 +12,7 @@ export function normCases(make: MakeDevice): Case[] {
     (["layerNorm", "rmsNorm"] as const).flatMap((kind) =>
       [true, false].map((parameters) => ({
         name: `${kind}${parameters ? "" : " without parameters"}, ${dtype}`,
-        run: () => withDevice(make, (device) => norm(device, { kind, dtype, parameters })),
+        run: () => withDevice(make, (device) => checkNorm(device, { kind, dtype, parameters })),
       })),
     ),
   );
@@ -28,7 +28,7 @@ const rows = 6;
 const width = 21;
 const shape = [2, 3, width];
 
-async function norm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
+async function checkNorm(device: Device, { kind, dtype, parameters }: NormCase): Promise<void> {
   const isCentered = kind === "layerNorm";
   const x = normals(rows * width, 1, dtype).map((value) => roundTo(value + 2, dtype));
   const dOut = normals(rows * width, 2, dtype);
@@ -81,19 +81,19 @@ function normOracle({ x, dOut, weight, bias, isCentered, parameters }: NormProbl
   const dBias = new Float64Array(width).fill(1);
   const average = (values: Float64Array) => values.reduce((sum, value) => sum + value, 0) / width;
   for (let at = 0; at < x.length; at += width) {
-    const line = x.subarray(at, at + width);
-    const mean = isCentered ? average(line) : 0;
-    const rstd = 1 / Math.sqrt(average(line.map((value) => (value - mean) ** 2)) + epsilon);
-    const normed = line.map((value) => (value - mean) * rstd);
-    const upstream = dOut.subarray(at, at + width);
-    const dNormed = upstream.map((value, i) => value * (weight?.[i] ?? 1));
+    const rowValues = x.subarray(at, at + width);
+    const mean = isCentered ? average(rowValues) : 0;
+    const rstd = 1 / Math.sqrt(average(rowValues.map((value) => (value - mean) ** 2)) + epsilon);
+    const normalized = rowValues.map((value) => (value - mean) * rstd);
+    const rowGradient = dOut.subarray(at, at + width);
+    const dNormed = rowGradient.map((value, i) => value * (weight?.[i] ?? 1));
     const dMean = isCentered ? average(dNormed) : 0;
-    const dScale = average(dNormed.map((value, i) => value * normed[i]!));
+    const dScale = average(dNormed.map((value, i) => value * normalized[i]!));
     for (let i = 0; i < width; i++) {
-      out[at + i] = normed[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
-      dx[at + i] = rstd * (dNormed[i]! - dMean - normed[i]! * dScale);
-      dWeight[i] = dWeight[i]! + upstream[i]! * normed[i]!;
-      dBias[i] = dBias[i]! + upstream[i]!;
+      out[at + i] = normalized[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
+      dx[at + i] = rstd * (dNormed[i]! - dMean - normalized[i]! * dScale);
+      dWeight[i] = dWeight[i]! + rowGradient[i]! * normalized[i]!;
+      dBias[i] = dBias[i]! + rowGradient[i]!;
     }
   }
   return { out, dx, dWeight, dBias };

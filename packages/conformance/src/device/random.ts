@@ -23,12 +23,12 @@ async function drawSample(device: Device, spec: RandomSpec, count: number = SAMP
 
 /** Five standard deviations of the estimates: one false alarm in a million, and the numbers are the same every time. */
 async function checkDistributions(device: Device): Promise<void> {
-  const flat = await drawSample(device, uniform);
+  const uniformSample = await drawSample(device, uniform);
   check(
-    flat.every((x) => x >= -2 && x < 3),
+    uniformSample.every((x) => x >= -2 && x < 3),
     "uniform numbers outside [low, high)",
   );
-  checkMoments(flat, { mean: 0.5, std: 5 / Math.sqrt(12), kurtosis: 1.8 });
+  checkMoments(uniformSample, { mean: 0.5, std: 5 / Math.sqrt(12), kurtosis: 1.8 });
   checkMoments(await drawSample(device, normal), { mean: 1, std: 2, kurtosis: 3 });
 }
 
@@ -36,35 +36,35 @@ function checkMoments(x: Float32Array, expected: { mean: number; std: number; ku
   const mean = x.reduce((sum, value) => sum + value, 0) / x.length;
   const moment = (power: number) => x.reduce((sum, value) => sum + (value - mean) ** power, 0) / x.length;
   const { std, kurtosis } = expected;
-  const five = 5 / Math.sqrt(x.length);
-  check(Math.abs(mean - expected.mean) < five * std, `expected mean ${expected.mean}, received ${mean}`);
+  const fiveSigma = 5 / Math.sqrt(x.length);
+  check(Math.abs(mean - expected.mean) < fiveSigma * std, `expected mean ${expected.mean}, received ${mean}`);
   check(
-    Math.abs(moment(2) - std ** 2) < five * std ** 2 * Math.sqrt(kurtosis - 1),
+    Math.abs(moment(2) - std ** 2) < fiveSigma * std ** 2 * Math.sqrt(kurtosis - 1),
     `expected variance ${std ** 2}, received ${moment(2)}`,
   );
   // The fourth moment's own deviation is √96 for normal numbers, and less for flat ones.
   check(
-    Math.abs(moment(4) / std ** 4 - kurtosis) < five * Math.sqrt(96),
+    Math.abs(moment(4) / std ** 4 - kurtosis) < fiveSigma * Math.sqrt(96),
     `expected kurtosis ${kurtosis}, received ${moment(4) / std ** 4}`,
   );
 }
 
 async function checkIndependence(device: Device): Promise<void> {
   for (const spec of [uniform, normal]) {
-    const all = await drawSample(device, spec);
-    checkEqual(await drawSample(device, spec, 1001), all.subarray(0, 1001), "the same seed, fewer numbers");
-    using folded = allocate(device, [4, 5, 50], { storageOrder: "reversed" });
-    device.kernels.random(folded, spec);
-    checkEqual(await folded.read(), all.subarray(0, 1000), "the same seed, a different shape and strides");
-    using half = allocate(device, [1000], { dtype: "bfloat16" });
-    device.kernels.random(half, spec);
-    const narrow = all.subarray(0, 1000).map((x) => roundTo(x, "bfloat16"));
-    checkEqual(await half.read(), narrow, "the same seed, rounded");
-    for (const other of [
+    const fullSample = await drawSample(device, spec);
+    checkEqual(await drawSample(device, spec, 1001), fullSample.subarray(0, 1001), "the same seed, fewer numbers");
+    using reshapedOut = allocate(device, [4, 5, 50], { storageOrder: "reversed" });
+    device.kernels.random(reshapedOut, spec);
+    checkEqual(await reshapedOut.read(), fullSample.subarray(0, 1000), "the same seed, a different shape and strides");
+    using bfloat16Out = allocate(device, [1000], { dtype: "bfloat16" });
+    device.kernels.random(bfloat16Out, spec);
+    const roundedSample = fullSample.subarray(0, 1000).map((x) => roundTo(x, "bfloat16"));
+    checkEqual(await bfloat16Out.read(), roundedSample, "the same seed, rounded");
+    for (const otherSpec of [
       { ...spec, seed: 6 },
       { ...spec, stream: 10 },
     ]) {
-      const equal = (await drawSample(device, other)).filter((x, i) => x === all[i]).length;
+      const equal = (await drawSample(device, otherSpec)).filter((x, i) => x === fullSample[i]).length;
       check(
         equal < SAMPLE_SIZE / 1000,
         `${equal} of ${SAMPLE_SIZE} numbers are the same for a different seed or stream`,

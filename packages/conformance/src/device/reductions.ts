@@ -8,13 +8,13 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 /** reduce, rowDot and softmax. */
 export function reductionCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
-    { name: `reduce, ${dtype}`, run: () => withDevice(make, (device) => reduce(device, dtype)) },
-    { name: `rowDot, ${dtype}`, run: () => withDevice(make, (device) => rowDot(device, dtype)) },
-    { name: `softmax, ${dtype}`, run: () => withDevice(make, (device) => softmax(device, dtype)) },
+    { name: `reduce, ${dtype}`, run: () => withDevice(make, (device) => checkReduce(device, dtype)) },
+    { name: `rowDot, ${dtype}`, run: () => withDevice(make, (device) => checkRowDot(device, dtype)) },
+    { name: `softmax, ${dtype}`, run: () => withDevice(make, (device) => checkSoftmax(device, dtype)) },
   ]);
 }
 
-async function reduce(device: Device, dtype: DType): Promise<void> {
+async function checkReduce(device: Device, dtype: DType): Promise<void> {
   const shape = [3, 5, 7];
   const values = normals(105, 1, dtype);
   for (const outShape of [
@@ -50,7 +50,7 @@ async function reduce(device: Device, dtype: DType): Promise<void> {
   }
 }
 
-async function rowDot(device: Device, dtype: DType): Promise<void> {
+async function checkRowDot(device: Device, dtype: DType): Promise<void> {
   const shape = [2, 3, 5, 9];
   const a = normals(270, 2, dtype);
   const b = normals(270, 3);
@@ -66,7 +66,7 @@ async function rowDot(device: Device, dtype: DType): Promise<void> {
   }
 }
 
-async function softmax(device: Device, dtype: DType): Promise<void> {
+async function checkSoftmax(device: Device, dtype: DType): Promise<void> {
   const [rows, width] = [6, 19];
   const values = normals(rows * width, 4, dtype).map((x) => 8 * x);
   values.fill(Number.NEGATIVE_INFINITY, 0, width); // nothing at all
@@ -74,11 +74,11 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
   const dOuts = normals(rows * width, 5, dtype);
   const out = new Float64Array(rows * width);
   for (let row = 1; row < rows; row++) {
-    const line = values.subarray(row * width, (row + 1) * width);
-    const max = Math.max(...line);
-    const sum = line.reduce((total, x) => total + Math.exp(x - max), 0);
+    const rowValues = values.subarray(row * width, (row + 1) * width);
+    const max = Math.max(...rowValues);
+    const sum = rowValues.reduce((total, x) => total + Math.exp(x - max), 0);
     out.set(
-      line.map((x) => Math.exp(x - max) / sum),
+      rowValues.map((x) => Math.exp(x - max) / sum),
       row * width,
     );
   }
@@ -88,7 +88,7 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
     device.kernels.softmax(y, x);
     checkRounded(await y.read(), out, { dtype, roundings: 64, description: `softmax ${storageOrder}` });
 
-    const stored = Float64Array.from(await y.read());
+    const storedOut = Float64Array.from(await y.read());
     using dOut = tensorFrom(device, dOuts, { shape: [2, 3, width], dtype, storageOrder });
     using dx = allocate(device, [2, 3, width], { dtype, storageOrder });
     device.kernels.softmaxBackward(dx, y, dOut);
@@ -96,8 +96,8 @@ async function softmax(device: Device, dtype: DType): Promise<void> {
     for (let row = 0; row < rows; row++) {
       const at = row * width;
       let inner = 0;
-      for (let i = at; i < at + width; i++) inner += stored[i]! * dOuts[i]!;
-      for (let i = at; i < at + width; i++) expected[i] = stored[i]! * (dOuts[i]! - inner);
+      for (let i = at; i < at + width; i++) inner += storedOut[i]! * dOuts[i]!;
+      for (let i = at; i < at + width; i++) expected[i] = storedOut[i]! * (dOuts[i]! - inner);
     }
     checkRounded(await dx.read(), expected, { dtype, scale: 4, description: `softmax backward ${storageOrder}` });
   }

@@ -130,30 +130,30 @@ interface OperandTrace {
 
 async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
   const parameters: readonly Field[] = kernelSchema[kernel];
-  const flag = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
-  for (const isSet of flag < 0 ? [false] : [false, true]) {
-    const call = async (shift: number): Promise<OperandTrace[]> => {
+  const flagIndex = parameters.findIndex((field) => "scalar" in field && field.scalar === "boolean");
+  for (const isFlagSet of flagIndex < 0 ? [false] : [false, true]) {
+    const call = async (valueOffset: number): Promise<OperandTrace[]> => {
       const args: unknown[] = [...sampleArguments[kernel](tensorFactory(device))];
-      if (flag >= 0) args[flag] = isSet;
-      return callKernel(device, kernel, { args, shift });
+      if (flagIndex >= 0) args[flagIndex] = isFlagSet;
+      return callKernel(device, kernel, { args, shift: valueOffset });
     };
     const [first, second] = [await call(0), await call(0.5)];
     for (const [i, { operand, versionIncrease, before, after }] of first.entries()) {
-      const what = `${kernel}: ${operand.name}`;
+      const description = `${kernel}: ${operand.name}`;
       check(
         versionIncrease > 0 === operand.isMutated,
-        `${what}: expected a version counter increment ${operand.isMutated ? "> 0" : "of 0"}, received ${versionIncrease}; see \`versionedKernels\``,
+        `${description}: expected a version counter increment ${operand.isMutated ? "> 0" : "of 0"}, received ${versionIncrease}; see \`versionedKernels\``,
       );
       if (!operand.isMutated) {
-        checkEqual(after, before, what);
+        checkEqual(after, before, description);
         continue;
       }
-      check(!isEqual(after, before), `${what}: expected a modified operand, received an unmodified one`);
-      const isRead = operand.isRead || (isSet && operand.readIf === flag);
-      const dependsOnBefore = !isEqual(after, second[i]!.after);
+      check(!isEqual(after, before), `${description}: expected a modified operand, received an unmodified one`);
+      const expectsRead = operand.isRead || (isFlagSet && operand.readIf === flagIndex);
+      const dependsOnPriorValue = !isEqual(after, second[i]!.after);
       check(
-        dependsOnBefore === isRead,
-        `${what}: expected the operand to be ${isRead ? "updated" : "written"}, it was ${isRead ? "written" : "updated"}`,
+        dependsOnPriorValue === expectsRead,
+        `${description}: expected the operand to be ${expectsRead ? "updated" : "written"}, it was ${expectsRead ? "written" : "updated"}`,
       );
     }
   }
@@ -162,21 +162,21 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
 async function callKernel(
   device: Device,
   kernel: KernelName,
-  { args, shift }: { readonly args: readonly unknown[]; readonly shift: number },
+  { args, shift: valueOffset }: { readonly args: readonly unknown[]; readonly shift: number },
 ): Promise<OperandTrace[]> {
   const runs: { operand: Operand; tensor: Tensor; before: Float32Array; version: number }[] = [];
   for (const operand of getOperands(kernel)) {
     const tensor = getTensor(operand, args);
     if (tensor === null) continue;
-    if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, shift);
+    if (operand.isMutated) device.kernels.scalar("add", tensor, tensor, valueOffset);
     runs.push({ operand, tensor, before: await tensor.read(), version: tensor.storage.version });
   }
-  (device.kernels[kernel] as (...all: readonly unknown[]) => void)(...args);
-  const done = runs.map(async ({ operand, tensor, before, version }) => {
+  (device.kernels[kernel] as (...kernelArgs: readonly unknown[]) => void)(...args);
+  const pendingTraces = runs.map(async ({ operand, tensor, before, version }) => {
     const versionIncrease = tensor.storage.version - version;
     return { operand, versionIncrease, before, after: await tensor.read() };
   });
-  const result = await Promise.all(done);
+  const result = await Promise.all(pendingTraces);
   for (const { tensor } of runs) tensor[Symbol.dispose]();
   return result;
 }
@@ -189,17 +189,17 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const x = tensorFactory(device);
   const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifiersFor[feature](x)];
   const v = feature === "valueHeadSize" ? x([1, 1, count, width + 2]) : kv.v;
-  const wide = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
+  const wideOut = feature === "valueHeadSize" ? x([1, 2, rows, width + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
-  const attend = () => device.kernels.attend({ out: wide, lse }, q, { k: kv.k, v }, call);
+  const attend = () => device.kernels.attend({ out: wideOut, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
-  const before = await wide.read();
+  const before = await wideOut.read();
   const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
   const [grads, , saved] = sampleArguments.attendBackward(x);
   const backward: Kernels["attendBackward"] = device.kernels.attendBackward;
   await checkThrows(() => backward(grads, q, saved, { k: kv.k, v }, call), "OptionError", message);
-  checkEqual(await wide.read(), before, "out after a rejected call");
+  checkEqual(await wideOut.read(), before, "out after a rejected call");
 }
 
 /** What uses each feature; `valueHeadSize` is used through shapes. */

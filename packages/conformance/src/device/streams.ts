@@ -5,22 +5,24 @@ import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 /** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
 export function streamCases(make: MakeDevice, clockError: number): Case[] {
-  const on = (name: string, body: (device: Device) => Promise<void>): Case => ({
+  const streamCase = (name: string, body: (device: Device) => Promise<void>): Case => ({
     name,
     run: () => withDevice(make, body),
   });
   return [
-    on("fences and synchronize", checkFences),
-    on("waits for a fence of a slower stream", (device) => crossStreamWait(device, make, clockError)),
-    on("does not block on completed fences, its own fences, or fences of closed devices", (device) =>
-      completedFences(device, make),
+    streamCase("fences and synchronize", checkFences),
+    streamCase("waits for a fence of a slower stream", (device) => checkCrossStreamWait(device, make, clockError)),
+    streamCase("does not block on completed fences, its own fences, or fences of closed devices", (device) =>
+      checkCompletedFences(device, make),
     ),
-    on("rejects a fence of another device type", foreignFence),
-    on("concurrent reads", checkConcurrentReads),
-    on("a read returns the values of a tensor that is disposed after the call", disposeAfterEnqueue),
-    on("reports its first failure and executes no further work", firstFailure),
-    on("executes all work enqueued before dispose and rejects later work", checkDisposed),
-    on("rejects disposed operands and operands of another device", (device) => foreignOperands(device, make)),
+    streamCase("rejects a fence of another device type", checkForeignFence),
+    streamCase("concurrent reads", checkConcurrentReads),
+    streamCase("a read returns the values of a tensor that is disposed after the call", checkDisposeAfterEnqueue),
+    streamCase("reports its first failure and executes no further work", checkFirstFailure),
+    streamCase("executes all work enqueued before dispose and rejects later work", checkDisposed),
+    streamCase("rejects disposed operands and operands of another device", (device) =>
+      checkForeignOperands(device, make),
+    ),
   ];
 }
 
@@ -30,47 +32,47 @@ function fullTensor(device: Device, value: number, size = 4): Tensor {
   return x;
 }
 
-async function crossStreamWait(device: Device, make: MakeDevice, clockError: number): Promise<void> {
-  using other = make();
-  using slow = fullTensor(other, 0.5, 300_000);
+async function checkCrossStreamWait(device: Device, make: MakeDevice, clockError: number): Promise<void> {
+  using otherDevice = make();
+  using slowTensor = fullTensor(otherDevice, 0.5, 300_000);
   using x = fullTensor(device, 1);
-  other.startTrace();
+  otherDevice.startTrace();
   device.startTrace();
-  for (let i = 0; i < 4; i++) other.kernels.unary("tanh", slow, slow);
-  device.stream.wait(other.stream.record());
+  for (let i = 0; i < 4; i++) otherDevice.kernels.unary("tanh", slowTensor, slowTensor);
+  device.stream.wait(otherDevice.stream.record());
   device.kernels.fill(x, 2);
-  const [theirs, ours] = await Promise.all([other.stopTrace(), device.stopTrace()]);
-  const [first, last] = [theirs[0]!, theirs.at(-1)!];
-  const fill = ours.find(({ name }) => name === "fill");
+  const [otherEvents, deviceEvents] = await Promise.all([otherDevice.stopTrace(), device.stopTrace()]);
+  const [first, last] = [otherEvents[0]!, otherEvents.at(-1)!];
+  const fill = deviceEvents.find(({ name }) => name === "fill");
   check(
-    fill !== undefined && theirs.length === 4,
-    `expected 4 kernels on the other device and fill on this device, received ${eventNames(theirs)} and ${eventNames(ours)}`,
+    fill !== undefined && otherEvents.length === 4,
+    `expected 4 kernels on the other device and fill on this device, received ${eventNames(otherEvents)} and ${eventNames(deviceEvents)}`,
   );
-  const allowed = clockError && Math.max(clockError, (last.end - first.start) / 2);
+  const maxOverlap = clockError && Math.max(clockError, (last.end - first.start) / 2);
   check(
-    fill.start >= last.end - allowed,
+    fill.start >= last.end - maxOverlap,
     `fill started ${last.end - fill.start} ns before the work of the other stream completed`,
   );
 }
 
-async function completedFences(device: Device, make: MakeDevice): Promise<void> {
-  const other = make();
-  const early = other.stream.record();
-  using y = fullTensor(other, 2);
-  const late = other.stream.record();
+async function checkCompletedFences(device: Device, make: MakeDevice): Promise<void> {
+  const otherDevice = make();
+  const earlyFence = otherDevice.stream.record();
+  using y = fullTensor(otherDevice, 2);
+  const lateFence = otherDevice.stream.record();
   await y.read();
-  other[Symbol.dispose]();
-  for (const fence of [early, late, device.stream.record()]) device.stream.wait(fence);
+  otherDevice[Symbol.dispose]();
+  for (const fence of [earlyFence, lateFence, device.stream.record()]) device.stream.wait(fence);
   using x = fullTensor(device, 3);
   checkEqual(await x.read(), [3, 3, 3, 3], "work after fences");
 }
 
-async function foreignFence(device: Device): Promise<void> {
-  const foreign = { stream: {} } as unknown as Fence;
-  await checkThrows(() => device.stream.wait(foreign), "OptionError", /received a fence of another device type/);
+async function checkForeignFence(device: Device): Promise<void> {
+  const otherFence = { stream: {} } as unknown as Fence;
+  await checkThrows(() => device.stream.wait(otherFence), "OptionError", /received a fence of another device type/);
 }
 
-async function disposeAfterEnqueue(device: Device): Promise<void> {
+async function checkDisposeAfterEnqueue(device: Device): Promise<void> {
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 100; i++) {
     using x = fullTensor(device, i, 1000);
@@ -81,7 +83,7 @@ async function disposeAfterEnqueue(device: Device): Promise<void> {
   }
 }
 
-async function firstFailure(device: Device): Promise<void> {
+async function checkFirstFailure(device: Device): Promise<void> {
   using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
   using first = tensorFrom(device, [7], { shape: [1] });
   using second = tensorFrom(device, [9], { shape: [1] });
@@ -117,17 +119,17 @@ async function checkDisposed(device: Device): Promise<void> {
   x[Symbol.dispose]();
 }
 
-async function foreignOperands(device: Device, make: MakeDevice): Promise<void> {
-  using other = make();
+async function checkForeignOperands(device: Device, make: MakeDevice): Promise<void> {
+  using otherDevice = make();
   using x = fullTensor(device, 1);
-  using y = fullTensor(other, 1);
-  const foreign = new RegExp(
-    `add: expected a tensor on this device, received a tensor on ${other.type}:${other.index}`,
+  using y = fullTensor(otherDevice, 1);
+  const foreignPattern = new RegExp(
+    `add: expected a tensor on this device, received a tensor on ${otherDevice.type}:${otherDevice.index}`,
   );
-  await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreign);
-  const gone = fullTensor(device, 1);
-  gone[Symbol.dispose]();
-  await checkThrows(() => device.kernels.copy(x, gone), "DisposedError", /copy: .*disposed/);
+  await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreignPattern);
+  const disposedTensor = fullTensor(device, 1);
+  disposedTensor[Symbol.dispose]();
+  await checkThrows(() => device.kernels.copy(x, disposedTensor), "DisposedError", /copy: .*disposed/);
 }
 
 async function checkFences(device: Device): Promise<void> {
@@ -159,7 +161,7 @@ async function checkConcurrentReads(device: Device): Promise<void> {
 export function traceCases(make: MakeDevice): Case[] {
   return [
     { name: "a trace lists the kernels with start and end times", run: () => withDevice(make, checkTrace) },
-    { name: "records kernels between startTrace and stopTrace only", run: () => withDevice(make, tracesOnRequest) },
+    { name: "records kernels between startTrace and stopTrace only", run: () => withDevice(make, checkTraceOnRequest) },
   ];
 }
 
@@ -182,14 +184,14 @@ async function checkTrace(device: Device): Promise<void> {
   );
 }
 
-async function tracesOnRequest(device: Device): Promise<void> {
+async function checkTraceOnRequest(device: Device): Promise<void> {
   using x = tensorFrom(device, [1, 1], { shape: [2] });
   device.startTrace();
   device.kernels.unary("exp", x, x);
   device.kernels.scalar("mul", x, x, 2);
-  const stopped = device.stopTrace();
+  const stopPromise = device.stopTrace();
   device.kernels.fill(x, 1); // after the call, though before its answer
-  const events = await stopped;
+  const events = await stopPromise;
   check(
     eventNames(events) === "unary,scalar",
     `expected recorded kernels unary,scalar, received ${eventNames(events)}`,

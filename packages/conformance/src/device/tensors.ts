@@ -16,8 +16,8 @@ export function allocate(
   { dtype = "float32", storageOrder = "dense" }: TensorOptions = {},
 ): Tensor {
   if (storageOrder === "reversed") {
-    using stored = nanTensor(device, shape.toReversed(), dtype);
-    return stored.permute(shape.map((_, axis) => shape.length - 1 - axis));
+    using reversedTensor = nanTensor(device, shape.toReversed(), dtype);
+    return reversedTensor.permute(shape.map((_, axis) => shape.length - 1 - axis));
   }
   if (storageOrder === "dense") return nanTensor(device, shape, dtype);
   let view = nanTensor(
@@ -26,8 +26,8 @@ export function allocate(
     dtype,
   );
   for (let axis = 0; axis < shape.length; axis++) {
-    using whole = view;
-    view = whole.slice(axis, 1, 2 * shape[axis]! + 1, 2);
+    using fullView = view;
+    view = fullView.slice(axis, 1, 2 * shape[axis]! + 1, 2);
   }
   return view;
 }
@@ -81,8 +81,8 @@ export function checkRounded(
   for (let i = 0; i < expected.length; i++) {
     const e = expected[i]!;
     if (Object.is(actual[i], e) || actual[i] === e || (Number.isNaN(actual[i]) && Number.isNaN(e))) continue;
-    const stored = dtype === "float32" ? 0 : epsilon[dtype] * Math.abs(e) + smallestSpacing[dtype];
-    const tolerance = stored + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
+    const storageRounding = dtype === "float32" ? 0 : epsilon[dtype] * Math.abs(e) + smallestSpacing[dtype];
+    const tolerance = storageRounding + roundings * epsilon.float32 * (Math.abs(e) + scale) + smallestSpacing.float32;
     check(
       Math.abs(actual[i]! - e) <= tolerance,
       `${description}: element ${i} is ${actual[i]}, expected ${e} ± ${tolerance.toExponential(1)}`,

@@ -17,24 +17,24 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 export function trainingCases(make: MakeDevice): Case[] {
   return [
     ...dtypes.flatMap((dtype) => [
-      { name: `dropout, ${dtype}`, run: () => withDevice(make, (device) => dropout(device, dtype)) },
+      { name: `dropout, ${dtype}`, run: () => withDevice(make, (device) => checkDropout(device, dtype)) },
       {
         name: `gatherRows and scatterAddRows, ${dtype}`,
         run: () => withDevice(make, (device) => checkIndexed(device, dtype)),
       },
-      { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => crossEntropy(device, dtype)) },
+      { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => checkCrossEntropy(device, dtype)) },
       { name: `adamW, ${dtype}`, run: () => withDevice(make, (device) => checkAdam(device, "adamW", dtype)) },
       {
         name: `scheduleFree, ${dtype}`,
         run: () => withDevice(make, (device) => checkAdam(device, "scheduleFree", dtype)),
       },
     ]),
-    { name: "an index out of range is reported as an error", run: () => withDevice(make, outOfRangeIndex) },
+    { name: "an index out of range is reported as an error", run: () => withDevice(make, checkOutOfRangeIndex) },
   ];
 }
 
 /** A part of the whole, wherever it lies, has the whole's zeros; what is kept is scaled; in place is legal. */
-async function dropout(device: Device, dtype: DType): Promise<void> {
+async function checkDropout(device: Device, dtype: DType): Promise<void> {
   const [rows, columns] = [6, 70];
   const random = { probability: 0.3, seed: 11, stream: 4 };
   const values = normals(2 * rows * columns, 1, dtype);
@@ -49,15 +49,15 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
     checkRounded(await out.read(), expected, { dtype, description: `dropout ${storageOrder}` });
     // Rows 1, 3 and 5 of the second matrix, as a shard with an offset.
     using matrix = x.slice(0, 1);
-    using part = matrix.slice(1, 1, rows, 2);
-    using own = allocate(device, [1, 3, columns], { dtype, storageOrder });
-    device.kernels.dropout(own, part, {
+    using shardIn = matrix.slice(1, 1, rows, 2);
+    using shardOut = allocate(device, [1, 3, columns], { dtype, storageOrder });
+    device.kernels.dropout(shardOut, shardIn, {
       ...random,
       offset: (rows + 1) * columns,
       strides: [rows * columns, 2 * columns, 1],
     });
-    using odd = out.slice(0, 1).slice(1, 1, rows, 2);
-    checkEqual(await own.read(), await odd.read(), `dropout of a shard, ${storageOrder}`);
+    using outSlice = out.slice(0, 1).slice(1, 1, rows, 2);
+    checkEqual(await shardOut.read(), await outSlice.read(), `dropout of a shard, ${storageOrder}`);
     device.kernels.dropout(x, x, { ...random, offset: 0, strides: [rows * columns, columns, 1] });
     checkEqual(await x.read(), await out.read(), `dropout in place, ${storageOrder}`);
   }
@@ -67,35 +67,41 @@ async function dropout(device: Device, dtype: DType): Promise<void> {
 async function checkIndexed(device: Device, dtype: DType): Promise<void> {
   const [count, width] = [9, 37];
   const next = uniforms(3);
-  const named = Array.from({ length: 10 }, () => integer(next, count));
+  const indices = Array.from({ length: 10 }, () => integer(next, count));
   const table = normals(count * width, 4, dtype);
   const rows = normals(10 * width, 5, dtype);
   const gathered = Float64Array.from(
     { length: 10 * width },
-    (_, i) => table[named[Math.floor(i / width)]! * width + (i % width)]!,
+    (_, i) => table[indices[Math.floor(i / width)]! * width + (i % width)]!,
   );
-  const added = new Float64Array(count * width).fill(2);
+  const expectedScatter = new Float64Array(count * width).fill(2);
   for (const [i, value] of rows.entries()) {
-    const at = named[Math.floor(i / width)]! * width + (i % width);
-    added[at] = added[at]! + value;
+    const at = indices[Math.floor(i / width)]! * width + (i % width);
+    expectedScatter[at] = expectedScatter[at]! + value;
   }
   for (const storageOrder of storageOrders) {
-    using index = tensorFrom(device, named, { shape: [2, 5], dtype, storageOrder });
+    using index = tensorFrom(device, indices, { shape: [2, 5], dtype, storageOrder });
     using weights = tensorFrom(device, table, { shape: [count, width], dtype, storageOrder });
     using out = allocate(device, [2, 5, width], { dtype, storageOrder });
     device.kernels.gatherRows(out, weights, index);
     checkRounded(await out.read(), gathered, { description: `gatherRows ${storageOrder}`, roundings: 0 });
     using x = tensorFrom(device, rows, { shape: [2, 5, width], dtype, storageOrder });
-    using into = tensorFrom(device, new Float64Array(count * width).fill(2), { shape: [count, width], storageOrder });
-    device.kernels.scatterAddRows(into, x, index);
-    checkRounded(await into.read(), added, { description: `scatterAddRows ${storageOrder}`, scale: 10 });
+    using scatterOut = tensorFrom(device, new Float64Array(count * width).fill(2), {
+      shape: [count, width],
+      storageOrder,
+    });
+    device.kernels.scatterAddRows(scatterOut, x, index);
+    checkRounded(await scatterOut.read(), expectedScatter, {
+      description: `scatterAddRows ${storageOrder}`,
+      scale: 10,
+    });
   }
 }
 
 const CLASS_COUNT = 21;
 const IGNORE_INDEX = -100;
 
-async function crossEntropy(device: Device, dtype: DType): Promise<void> {
+async function checkCrossEntropy(device: Device, dtype: DType): Promise<void> {
   const next = uniforms(6);
   const x = normals(8 * CLASS_COUNT, 7, dtype).map((value) => roundTo(20 * value, dtype));
   const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(next, CLASS_COUNT)));
@@ -142,13 +148,13 @@ function lossOracle(
   const dx = new Float64Array(x.length);
   for (const [row, target] of targets.entries()) {
     if (target === IGNORE_INDEX) continue;
-    const line = x.subarray(row * CLASS_COUNT, (row + 1) * CLASS_COUNT);
-    const top = Math.max(...line);
-    const lse = top + Math.log(line.reduce((sum, value) => sum + Math.exp(value - top), 0));
-    for (const [i, value] of line.entries()) {
-      const wanted = smoothing / CLASS_COUNT + (i === target ? 1 - smoothing : 0);
-      loss[row] = loss[row]! + wanted * (lse - value);
-      dx[row * CLASS_COUNT + i] = dLoss[row]! * (Math.exp(value - lse) - wanted);
+    const rowLogits = x.subarray(row * CLASS_COUNT, (row + 1) * CLASS_COUNT);
+    const maxLogit = Math.max(...rowLogits);
+    const lse = maxLogit + Math.log(rowLogits.reduce((sum, value) => sum + Math.exp(value - maxLogit), 0));
+    for (const [i, value] of rowLogits.entries()) {
+      const targetProbability = smoothing / CLASS_COUNT + (i === target ? 1 - smoothing : 0);
+      loss[row] = loss[row]! + targetProbability * (lse - value);
+      dx[row * CLASS_COUNT + i] = dLoss[row]! * (Math.exp(value - lse) - targetProbability);
     }
   }
   return { loss, dx };
@@ -172,17 +178,21 @@ async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): 
   const v = normals(length, 4).map((x) => Math.fround(x * x));
   const expected = stepOracle(step, { p: p!, g: g!, m: m!, v });
   const shape = [5, 7, 3];
-  const place = (values: Float64Array, storageOrder: StorageOrder, of: DType = "float32"): Tensor =>
+  const makeOperand = (values: Float64Array, storageOrder: StorageOrder, of: DType = "float32"): Tensor =>
     tensorFrom(device, values, { shape, dtype: of, storageOrder });
-  for (const lie of storageOrders) {
-    using parameter = place(p!, lie, dtype);
-    using gradient = place(g!, lie, dtype);
-    using first = place(m!, lie);
-    using second = place(v, lie);
+  for (const storageOrder of storageOrders) {
+    using parameter = makeOperand(p!, storageOrder, dtype);
+    using gradient = makeOperand(g!, storageOrder, dtype);
+    using first = makeOperand(m!, storageOrder);
+    using second = makeOperand(v, storageOrder);
     device.kernels.adam({ parameter, first, second }, gradient, step);
-    checkRounded(await parameter.read(), expected.p, { dtype, scale: 1, description: `${kind} ${lie}: parameter` });
-    checkRounded(await first.read(), expected.m, { scale: 1, description: `${kind} ${lie}: first` });
-    checkRounded(await second.read(), expected.v, { description: `${kind} ${lie}: second` });
+    checkRounded(await parameter.read(), expected.p, {
+      dtype,
+      scale: 1,
+      description: `${kind} ${storageOrder}: parameter`,
+    });
+    checkRounded(await first.read(), expected.m, { scale: 1, description: `${kind} ${storageOrder}: first` });
+    checkRounded(await second.read(), expected.v, { description: `${kind} ${storageOrder}: second` });
   }
 }
 
@@ -202,7 +212,7 @@ function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Arra
   return { p: next, m: m.map((z, i) => z - rate * update[i]!), v: second };
 }
 
-async function outOfRangeIndex(device: Device): Promise<void> {
+async function checkOutOfRangeIndex(device: Device): Promise<void> {
   using table = tensorFrom(device, [1, 2, 3], { shape: [3, 1] });
   using index = tensorFrom(device, [0, 3], { shape: [2] });
   using out = allocate(device, [2, 1]);
@@ -213,10 +223,8 @@ async function outOfRangeIndex(device: Device): Promise<void> {
   } catch (error) {
     failure = error;
   }
-  const reported = failure instanceof Error ? failure.message : "nothing";
-  if (!/gatherRows.*from 0 to 2.*received 3/.test(reported)) {
-    throw new Error(
-      `an index out of range: expected an error that names kernel, range and index, received ${reported}`,
-    );
+  const message = failure instanceof Error ? failure.message : "nothing";
+  if (!/gatherRows.*from 0 to 2.*received 3/.test(message)) {
+    throw new Error(`an index out of range: expected an error that names kernel, range and index, received ${message}`);
   }
 }

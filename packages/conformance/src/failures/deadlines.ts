@@ -7,32 +7,32 @@ import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-wo
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
     { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
-    { name: "one rank without calls, and one in a different collective", run: () => axisGroups(makeWorld) },
+    { name: "one rank without calls, and one in a different collective", run: () => checkAxisGroups(makeWorld) },
     {
       name: "one rank without calls since its groups opened, and one in a different collective",
-      run: () => axisGroups(makeWorld, { dp: 1, sp: 3 }),
+      run: () => checkAxisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {
       name: "ranks that called sendRecv different numbers of times wait for a late rank without a mismatch",
-      run: () => lateAfterMessages(makeWorld),
+      run: () => checkLateAfterMessages(makeWorld),
     },
     {
       name: "a collective posted after a failure throws the original error",
-      run: () => afterTimeout(makeWorld),
+      run: () => checkAfterTimeout(makeWorld),
     },
     {
       name: "after a failure, memory is released and ranks can connect again",
-      run: () => newWorldAfterTimeout(makeWorld),
+      run: () => checkNewWorldAfterTimeout(makeWorld),
     },
   ];
 }
 
 /** Rank 1 computes for long, and rank 2 has gone another way. */
 async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 4, timeout: 0.4 });
-  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
-  const release = await stage.hold([stage.devices[1]!]);
-  for (const [rank, group] of stage.groups.entries()) {
+  await using testWorld = await openTestWorld(makeWorld, { size: 4, timeout: 0.4 });
+  const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
+  const release = await testWorld.blockDevices([testWorld.devices[1]!]);
+  for (const [rank, group] of testWorld.groups.entries()) {
     group.barrier({ label: "step 7" });
     if (rank !== 2) group.allReduce(xs[rank]!).wait();
   }
@@ -47,20 +47,20 @@ async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** Groups along the axes of a mesh are collectives, too: they count. */
-async function axisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
-  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
-  stage.groups[0]!.allReduce(xs[0]!).wait();
-  stage.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 2 }]).wait();
+async function checkAxisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
+  const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
+  testWorld.groups[0]!.allReduce(xs[0]!).wait();
+  testWorld.groups[1]!.sendRecv([{ tensor: xs[1]!, from: 2 }]).wait();
   const message = expectError(await readOutcome(xs[0]!), CollectiveTimeoutError);
-  const number = mesh ? 2 : 1;
+  const sequenceNumber = mesh ? 2 : 1;
   // The rank that times out first notifies the other.
-  const seen = [
-    `rank 0 waits in allReduce #${number} (world); rank 1 is at sendRecv #${number} (world)`,
-    `rank 1 waits in sendRecv #${number} (world); rank 0 is at allReduce #${number} (world)`,
+  const expectedPositions = [
+    `rank 0 waits in allReduce #${sequenceNumber} (world); rank 1 is at sendRecv #${sequenceNumber} (world)`,
+    `rank 1 waits in sendRecv #${sequenceNumber} (world); rank 0 is at allReduce #${sequenceNumber} (world)`,
   ];
-  const reported = seen.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
-  check(reported, `expected a message with "${seen.join('" or "')}", received "${message}"`);
+  const isReported = expectedPositions.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
+  check(isReported, `expected a message with "${expectedPositions.join('" or "')}", received "${message}"`);
   checkMessage(
     message,
     mesh
@@ -70,15 +70,15 @@ async function axisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void
 }
 
 /** Numbers of operations differ between ranks; the collective is one. The late rank computes for longer than positions take. */
-async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 3 });
-  const xs = stage.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
-  for (const [rank, group] of stage.groups.slice(0, 2).entries()) {
-    const y = fromArray(stage.devices[rank]!, [0], [1]);
+async function checkLateAfterMessages(makeWorld: MakeWorld): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const xs = testWorld.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));
+  for (const [rank, group] of testWorld.groups.slice(0, 2).entries()) {
+    const y = fromArray(testWorld.devices[rank]!, [0], [1]);
     group.sendRecv(rank === 0 ? [{ tensor: y, to: 1 }] : [{ tensor: y, from: 0 }]).wait();
   }
-  const release = await stage.hold([stage.devices[2]!]);
-  for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
+  const release = await testWorld.blockDevices([testWorld.devices[2]!]);
+  for (const [rank, group] of testWorld.groups.entries()) group.allReduce(xs[rank]!).wait();
   setTimeout(release, 400);
   for (const x of xs) {
     const outcome = await readOutcome(x);
@@ -86,10 +86,10 @@ async function lateAfterMessages(makeWorld: MakeWorld): Promise<void> {
   }
 }
 
-async function afterTimeout(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 2, timeout: 0.3 });
-  const group = stage.groups[0]!;
-  const x = fromArray(stage.devices[0]!, [1], [1]);
+async function checkAfterTimeout(makeWorld: MakeWorld): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 2, timeout: 0.3 });
+  const group = testWorld.groups[0]!;
+  const x = fromArray(testWorld.devices[0]!, [1], [1]);
   group.allReduce(x).wait();
   expectError(await readOutcome(x), CollectiveTimeoutError);
   const cause = /timed out after 0\.3 s: rank 0 waits in allReduce #1/;
@@ -98,21 +98,21 @@ async function afterTimeout(makeWorld: MakeWorld): Promise<void> {
   await checkThrows(() => group.split(0), "CollectiveTimeoutError", cause);
 }
 
-async function newWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
-  for (const fails of [true, false]) {
-    await using stage = await openTestWorld(makeWorld, { size: 2, timeout: fails ? 0.3 : 20 });
-    const before = stage.devices.map((device) => device.memory().allocated);
-    const xs = stage.devices.map((device) => fromArray(device, [1, 2], [2]));
-    for (const [rank, group] of stage.groups.entries()) {
-      if (!fails || rank === 0) group.allReduce(xs[rank]!).wait();
+async function checkNewWorldAfterTimeout(makeWorld: MakeWorld): Promise<void> {
+  for (const timesOut of [true, false]) {
+    await using testWorld = await openTestWorld(makeWorld, { size: 2, timeout: timesOut ? 0.3 : 20 });
+    const before = testWorld.devices.map((device) => device.memory().allocated);
+    const xs = testWorld.devices.map((device) => fromArray(device, [1, 2], [2]));
+    for (const [rank, group] of testWorld.groups.entries()) {
+      if (!timesOut || rank === 0) group.allReduce(xs[rank]!).wait();
     }
     const outcome = await readOutcome(xs[0]!);
-    if (fails) expectError(outcome, CollectiveTimeoutError);
+    if (timesOut) expectError(outcome, CollectiveTimeoutError);
     else check(!(outcome instanceof Error) && outcome[1] === 4, `expected [2,4], received ${outcome}`);
     for (const x of xs) x[Symbol.dispose]();
-    for (const [rank, device] of stage.devices.entries()) {
-      const kept = device.memory().allocated - before[rank]!;
-      check(kept === 0, `rank ${rank}: ${kept} bytes are still allocated`);
+    for (const [rank, device] of testWorld.devices.entries()) {
+      const leakedBytes = device.memory().allocated - before[rank]!;
+      check(leakedBytes === 0, `rank ${rank}: ${leakedBytes} bytes are still allocated`);
     }
   }
 }

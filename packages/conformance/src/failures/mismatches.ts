@@ -11,7 +11,7 @@ import {
   type TestWorld,
 } from "./test-world.ts";
 
-/** Ranks that call different things. `late`: see `lateNotice`. */
+/** Ranks that call different things. `isNoticeLate`: see `lateNotice`. */
 export function mismatchCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case[] {
   return [
     {
@@ -25,12 +25,12 @@ export function mismatchCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
   ];
 }
 
-async function checkDifferentShapes(makeWorld: MakeWorld, late: boolean): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 3 });
-  const xs = stage.devices.map((device, rank) => device.empty([2, 8, rank === 2 ? 128 : 100, 64], "float32"));
-  const results = stage.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
+async function checkDifferentShapes(makeWorld: MakeWorld, isNoticeLate: boolean): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const xs = testWorld.devices.map((device, rank) => device.empty([2, 8, rank === 2 ? 128 : 100, 64], "float32"));
+  const results = testWorld.devices.map((device) => device.empty([2, 8, 100, 64], "float32"));
   const post = (rank: number): void => {
-    const group = stage.groups[rank]!;
+    const group = testWorld.groups[rank]!;
     const transfers = [
       { tensor: xs[rank]!, to: (rank + 1) % 3 },
       { tensor: results[rank]!, from: (rank + 2) % 3 },
@@ -38,9 +38,9 @@ async function checkDifferentShapes(makeWorld: MakeWorld, late: boolean): Promis
     group.sendRecv(transfers, { label: "ring(sp)" }).wait();
     group.barrier().wait();
   };
-  const outcomes = late
+  const outcomes = isNoticeLate
     ? await Promise.all(results.map((out, rank) => readOutcome(out, () => post(rank))))
-    : await afterAllPosted(stage, results, post);
+    : await postAllThenRead(testWorld, results, post);
   for (const outcome of outcomes) {
     checkMessage(
       expectError(outcome, CollectiveMismatchError),
@@ -51,7 +51,7 @@ async function checkDifferentShapes(makeWorld: MakeWorld, late: boolean): Promis
 
 interface MismatchCase {
   readonly title: string;
-  readonly call: (group: ProcessGroup, operands: Operands, odd: boolean) => void;
+  readonly call: (group: ProcessGroup, operands: Operands, isOddRank: boolean) => void;
   readonly expectedText: string | RegExp;
 }
 
@@ -64,45 +64,45 @@ interface Operands {
 const mismatchedCalls: readonly MismatchCase[] = [
   {
     title: "mismatched operations",
-    call: (group, { x }, odd) => (odd ? group.allReduce(x) : group.barrier()).wait(),
+    call: (group, { x }, isOddRank) => (isOddRank ? group.allReduce(x) : group.barrier()).wait(),
     expectedText: "barrier #1",
   },
   {
     title: "mismatched reductions",
-    call: (group, { x }, odd) => group.allReduce(x, odd ? "max" : "sum").wait(),
+    call: (group, { x }, isOddRank) => group.allReduce(x, isOddRank ? "max" : "sum").wait(),
     expectedText: "allReduce #1 (world) max",
   },
   {
     title: "mismatched roots",
-    call: (group, { x }, odd) => group.broadcast(x, odd ? 1 : 0).wait(),
+    call: (group, { x }, isOddRank) => group.broadcast(x, isOddRank ? 1 : 0).wait(),
     expectedText: "broadcast #1 (world) from rank",
   },
   {
     title: "mismatched dtypes",
-    call: (group, { x, y }, odd) => group.allReduce(odd ? y : x).wait(),
+    call: (group, { x, y }, isOddRank) => group.allReduce(isOddRank ? y : x).wait(),
     expectedText: "bfloat16 [6]",
   },
   {
     title: "mismatched shapes",
-    call: (group, { x }, odd) => group.allReduce(odd ? x.reshape([2, 3]) : x).wait(),
+    call: (group, { x }, isOddRank) => group.allReduce(isOddRank ? x.reshape([2, 3]) : x).wait(),
     expectedText: "float32 [2,3]",
   },
   {
     title: "mismatched plans with the same byte count",
-    call: (group, { x }, odd) => castToNextRank(group, x, odd ? 1 : 0),
+    call: (group, { x }, isOddRank) => castToNextRank(group, x, isOddRank ? 1 : 0),
     expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
   },
   {
     title: "a plan without transfers",
-    call: (group, { x }, odd) => castToNextRank(group, x, odd ? undefined : 0),
+    call: (group, { x }, isOddRank) => castToNextRank(group, x, isOddRank ? undefined : 0),
     expectedText: "groupCast #1 (world) float32 [6,1], plan",
   },
   {
     title: "mismatched order",
-    call(group, { x, y }, odd) {
+    call(group, { x, y }, isOddRank) {
       const calls = [() => group.allReduce(x), () => group.broadcast(y, 0)];
-      for (const call of odd ? calls.toReversed() : calls) call().wait();
+      for (const call of isOddRank ? calls.toReversed() : calls) call().wait();
     },
     expectedText: "allReduce #1",
   },
@@ -125,19 +125,19 @@ function castToNextRank(group: ProcessGroup, x: Tensor, start: number | undefine
 async function checkOneRankDiffers(
   makeWorld: MakeWorld,
   { call, expectedText }: MismatchCase,
-  late: boolean,
+  isNoticeLate: boolean,
 ): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 3 });
-  const xs = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6]));
-  const ys = stage.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], { dtype: "bfloat16" }));
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const xs = testWorld.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6]));
+  const ys = testWorld.devices.map((device) => fromArray(device, [1, 2, 3, 4, 5, 6], [6], { dtype: "bfloat16" }));
   const post = (rank: number): void => {
-    const group = stage.groups[rank]!;
+    const group = testWorld.groups[rank]!;
     call(group, { x: xs[rank]!, y: ys[rank]! }, rank === 1);
     group.barrier().wait();
   };
-  const outcomes = late
+  const outcomes = isNoticeLate
     ? await Promise.all(
-        stage.groups.map((group) =>
+        testWorld.groups.map((group) =>
           waitForError(
             group,
             () => post(group.rank),
@@ -145,7 +145,7 @@ async function checkOneRankDiffers(
           ),
         ),
       )
-    : await afterAllPosted(stage, xs, post);
+    : await postAllThenRead(testWorld, xs, post);
   for (const outcome of outcomes) {
     const message = expectError(outcome, CollectiveMismatchError);
     checkMessage(message, expectedText);
@@ -155,13 +155,13 @@ async function checkOneRankDiffers(
 }
 
 /** Posts for all ranks while compute is held up: what is posted after a failure would throw already at the call. */
-async function afterAllPosted(
-  stage: TestWorld,
+async function postAllThenRead(
+  testWorld: TestWorld,
   tensors: readonly Tensor[],
   post: (rank: number) => void,
 ): Promise<ReadOutcome[]> {
-  const release = await stage.hold(stage.devices);
-  for (const group of stage.groups) post(group.rank);
+  const release = await testWorld.blockDevices(testWorld.devices);
+  for (const group of testWorld.groups) post(group.rank);
   release();
   return Promise.all(tensors.map((x) => readOutcome(x)));
 }

@@ -39,7 +39,7 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
     { name: "mismatched call counts are accepted at close", run: () => checkCallCounts(makeWorld) },
     {
       name: "mismatched recorded calls are not reported at close after a failure",
-      run: () => closeAfterFailure(makeWorld),
+      run: () => checkCloseAfterFailure(makeWorld),
     },
     {
       name: "matching recorded calls between messages of some ranks are accepted",
@@ -54,33 +54,36 @@ const mismatchRemedy = "all ranks of a group must call the same collectives in t
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
 function checkNamed(outcome: ReadOutcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
-  const odd = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
-  const even = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
-  checkMessage(message, new RegExp(`^(${odd}, ${even}|${even}, ${odd}); ${mismatchRemedy}$`));
+  const oddRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
+  const evenRankPattern = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
+  checkMessage(
+    message,
+    new RegExp(`^(${oddRankPattern}, ${evenRankPattern}|${evenRankPattern}, ${oddRankPattern}); ${mismatchRemedy}$`),
+  );
 }
 
-function recordCall(group: ProcessGroup, odd: boolean): void {
-  group.recordCall(`attention of ${odd ? "causal" : "full"}`);
+function recordCall(group: ProcessGroup, isOddRank: boolean): void {
+  group.recordCall(`attention of ${isOddRank ? "causal" : "full"}`);
 }
 
 async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
-    const [sent, received] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
-    const around = (): void =>
+    const [sendTensor, receiveBuffer] = [fromArray(group.device, [1], [1]), fromArray(group.device, [0], [1])];
+    const exchange = (): void =>
       group
         .sendRecv([
-          { tensor: sent, to: 1 - group.rank },
-          { tensor: received, from: 1 - group.rank },
+          { tensor: sendTensor, to: 1 - group.rank },
+          { tensor: receiveBuffer, from: 1 - group.rank },
         ])
         .wait();
     return waitForError(
       group,
       () => {
         recordCall(group, group.rank === 1);
-        around();
+        exchange();
       },
-      around,
+      exchange,
     );
   });
   for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
@@ -142,19 +145,20 @@ async function checkEarlierMismatch(makeWorld: MakeWorld): Promise<void> {
     recordCall(world, rank === 1);
     for (let i = 0; i < 100; i++) world.recordCall("the same");
   }
-  const closed = await Promise.allSettled(contexts.map((context) => context.close()));
-  const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected close to fail on at least one rank, received no failure");
-  for (const { reason } of failed) expectError(reason as Error, CollectiveMismatchError);
+  const closeResults = await Promise.allSettled(contexts.map((context) => context.close()));
+  const failedResults = closeResults.filter((result) => result.status === "rejected");
+  check(failedResults.length > 0, "expected close to fail on at least one rank, received no failure");
+  for (const { reason } of failedResults) expectError(reason as Error, CollectiveMismatchError);
 }
 
-async function checkAtClose(makeWorld: MakeWorld, when: "together" | "one after the other"): Promise<void> {
+async function checkAtClose(makeWorld: MakeWorld, closeOrder: "together" | "one after the other"): Promise<void> {
   const contexts = await makeWorld(3, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) recordCall(world, rank === 1);
-  const closed: PromiseSettledResult<void>[] = [];
-  if (when === "together") closed.push(...(await Promise.allSettled(contexts.map((context) => context.close()))));
-  else for (const context of contexts) closed.push(...(await Promise.allSettled([context.close()])));
-  checkFailedToClose(closed, "world");
+  const closeResults: PromiseSettledResult<void>[] = [];
+  if (closeOrder === "together")
+    closeResults.push(...(await Promise.allSettled(contexts.map((context) => context.close()))));
+  else for (const context of contexts) closeResults.push(...(await Promise.allSettled([context.close()])));
+  checkFailedToClose(closeResults, "world");
 }
 
 async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
@@ -164,23 +168,24 @@ async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
 }
 
 /** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
-function checkFailedToClose(closed: readonly PromiseSettledResult<void>[], group: string): void {
-  const failed = closed.filter((each) => each.status === "rejected");
-  check(failed.length > 0, "expected close to fail on at least one rank, received no failure");
-  for (const { reason } of failed) checkNamed(reason as Error, group);
+function checkFailedToClose(closeResults: readonly PromiseSettledResult<void>[], group: string): void {
+  const failedResults = closeResults.filter((each) => each.status === "rejected");
+  check(failedResults.length > 0, "expected close to fail on at least one rank, received no failure");
+  for (const { reason } of failedResults) checkNamed(reason as Error, group);
 }
 
 /** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
 async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
-  for (const more of [0, 1]) {
+  for (const extraCalls of [0, 1]) {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
-    for (const { world, rank } of contexts) for (let i = 0; i < (rank === more ? 40 : 1); i++) recordCall(world, false);
+    for (const { world, rank } of contexts)
+      for (let i = 0; i < (rank === extraCalls ? 40 : 1); i++) recordCall(world, false);
     for (const context of contexts) await context.close();
   }
 }
 
 /** The failure was reported: closing must not bring up another one. */
-async function closeAfterFailure(makeWorld: MakeWorld): Promise<void> {
+async function checkCloseAfterFailure(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 0.3 });
   const [first, second] = contexts as [Context, Context];
   const x = fromArray(first, [1], [1]);
@@ -202,8 +207,8 @@ async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
     for (let step = 0; step < 50; step++) {
       for (const group of [mesh.group("sp"), mesh.group("dp"), world]) {
         group.recordCall(() => `step ${step} of ${group.name}, ranks ${group.ranks}`);
-        const isFirst = group.rank === 0;
-        if (group.rank < 2) group.sendRecv([isFirst ? { tensor: x, to: 1 } : { tensor: x, from: 0 }]).wait();
+        const isFirstRank = group.rank === 0;
+        if (group.rank < 2) group.sendRecv([isFirstRank ? { tensor: x, to: 1 } : { tensor: x, from: 0 }]).wait();
       }
       if (step % 7 === 0) mesh.group("sp").barrier().wait();
       if (step % 20 === 0) world.barrier().wait();

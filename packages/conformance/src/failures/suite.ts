@@ -64,49 +64,49 @@ function deviceFailureCases(makeWorld: MakeWorld): Case[] {
   return [
     {
       name: "after a device failure, its rank reports the device error and its peers a PeerLostError with the cause",
-      run: () => deviceFailsBeforePost(makeWorld),
+      run: () => checkDeviceFailsBeforePost(makeWorld),
     },
     {
       name: "a device failure while other ranks wait for the next collective of its rank",
-      run: () => deviceFailsDuringCollective(makeWorld),
+      run: () => checkDeviceFailsDuringCollective(makeWorld),
     },
     {
       name: "a device failure is reported by collectives that wait for its peers, in groups without its rank",
-      run: () => deviceFailureReachesOtherGroups(makeWorld),
+      run: () => checkDeviceFailureReachesOtherGroups(makeWorld),
     },
   ];
 }
 
-async function deviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 3 });
-  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
-  const cause = await failDevice(stage.devices[1]!);
-  for (const [rank, group] of stage.groups.entries()) group.allReduce(xs[rank]!).wait();
+async function checkDeviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 3 });
+  const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
+  const cause = await failDevice(testWorld.devices[1]!);
+  for (const [rank, group] of testWorld.groups.entries()) group.allReduce(xs[rank]!).wait();
   const outcomes = await Promise.all(xs.map((x) => readOutcome(x)));
   check(expectError(outcomes[1], DeviceError) === cause, `expected the device error, received ${outcomes[1]}`);
   for (const rank of [0, 2]) checkCause(expectError(outcomes[rank], PeerLostError), cause);
 }
 
-async function deviceFailsDuringCollective(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 2 });
-  const [first, second] = stage.contexts as [Context, Context];
+async function checkDeviceFailsDuringCollective(makeWorld: MakeWorld): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 2 });
+  const [first, second] = testWorld.contexts as [Context, Context];
   const [a, b] = [fromArray(first, [1], [1]), fromArray(second, [1], [1])];
   first.world.allReduce(a).wait();
-  const waiting = readOutcome(a);
+  const pendingOutcome = readOutcome(a);
   const cause = await failDevice(second.device);
   second.world.allReduce(b).wait();
   expectError(await readOutcome(b), DeviceError);
-  checkCause(expectError(await waiting, PeerLostError), cause);
+  checkCause(expectError(await pendingOutcome, PeerLostError), cause);
 }
 
 /** Rank 3 shares a group with ranks 1 and 2 only; rank 0 waits for rank 1, which fails with rank 3 and never comes. */
-async function deviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<void> {
-  await using stage = await openTestWorld(makeWorld, { size: 4, mesh: { node: 2, gpu: 2 } });
-  const xs = stage.devices.map((device) => fromArray(device, [1], [1]));
-  const cause = await failDevice(stage.devices[3]!);
-  const begin = performance.now();
-  for (const rank of [3, 1]) stage.contexts[rank]!.mesh.group("node").allReduce(xs[rank]!).wait();
-  stage.contexts[0]!.mesh.group("gpu").allReduce(xs[0]!).wait();
+async function checkDeviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<void> {
+  await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { node: 2, gpu: 2 } });
+  const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
+  const cause = await failDevice(testWorld.devices[3]!);
+  const startTime = performance.now();
+  for (const rank of [3, 1]) testWorld.contexts[rank]!.mesh.group("node").allReduce(xs[rank]!).wait();
+  testWorld.contexts[0]!.mesh.group("gpu").allReduce(xs[0]!).wait();
   const outcomes = await Promise.all([0, 1].map((rank) => readOutcome(xs[rank]!)));
   for (const outcome of outcomes) {
     const message = expectError(outcome, PeerLostError);
@@ -115,7 +115,7 @@ async function deviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<vo
       `expected the failure of rank 3, received ${message}`,
     );
   }
-  const seconds = (performance.now() - begin) / 1e3;
+  const seconds = (performance.now() - startTime) / 1e3;
   check(seconds < 10, `expected an error long before the timeout, received it after ${seconds} s`);
 }
 

@@ -8,7 +8,7 @@ export interface TestWorld extends AsyncDisposable {
   readonly groups: readonly ProcessGroup[];
   readonly devices: readonly Device[];
   /** Gives devices something to compute that lasts until the returned function is called. */
-  hold(devices: readonly Device[]): Promise<() => void>;
+  blockDevices(devices: readonly Device[]): Promise<() => void>;
   /** Closes all ranks at once. */
   close(): Promise<void>;
 }
@@ -37,13 +37,13 @@ export async function openTestWorld(
     groups: contexts.map((context) => context.world),
     devices: contexts.map((context) => context.device),
     close,
-    async hold(devices) {
+    async blockDevices(devices) {
       const gate = await blockStreams(makeWorld, devices);
       gates.push(gate);
-      return gate.open;
+      return gate.release;
     },
     async [Symbol.asyncDispose]() {
-      for (const gate of gates) gate.open();
+      for (const gate of gates) gate.release();
       await close();
       for (const gate of gates) await gate.close();
     },
@@ -51,24 +51,27 @@ export async function openTestWorld(
 }
 
 interface StreamGate {
-  open(): void;
+  release(): void;
   close(): Promise<void>;
 }
 
 /** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
 async function blockStreams(makeWorld: MakeWorld, devices: readonly Device[]): Promise<StreamGate> {
-  const [held, key] = (await makeWorld(2, { timeout: 60, wrapDevice: identityDevice })) as [Context, Context];
-  held.world.barrier().wait();
-  const fence = held.device.stream.record();
+  const [blockedContext, releasingContext] = (await makeWorld(2, { timeout: 60, wrapDevice: identityDevice })) as [
+    Context,
+    Context,
+  ];
+  blockedContext.world.barrier().wait();
+  const fence = blockedContext.device.stream.record();
   for (const device of devices) device.stream.wait(fence);
-  let isOpen = false;
+  let isReleased = false;
   return {
-    open() {
-      if (!isOpen) key.world.barrier();
-      isOpen = true;
+    release() {
+      if (!isReleased) releasingContext.world.barrier();
+      isReleased = true;
     },
     async close() {
-      await Promise.all([held.close(), key.close()]);
+      await Promise.all([blockedContext.close(), releasingContext.close()]);
     },
   };
 }
@@ -89,10 +92,10 @@ export async function readOutcome(x: Tensor, post: () => void = () => {}): Promi
 
 /** The error of a rank that goes on until the failure reaches it. */
 export async function waitForError(group: ProcessGroup, post: () => void, resume: () => void = post): Promise<Error> {
-  const limit = performance.now() + 10_000;
+  const deadline = performance.now() + 10_000;
   try {
     post();
-    while (performance.now() < limit) {
+    while (performance.now() < deadline) {
       await group.device.stream.synchronize();
       resume();
     }

@@ -29,16 +29,19 @@ export interface Measurement {
 /** All ranks together make at most twice the error of one device. */
 export function checkMeasurements(subject: string, ranks: readonly Measurement[]): void {
   const { trial, results, lse, common } = ranks[0]!;
-  for (const [rank, other] of ranks.entries()) {
-    check(other.trial === trial, `expected the same trial on all ranks, received ${trial} and ${other.trial}`);
+  for (const [rank, otherMeasurement] of ranks.entries()) {
     check(
-      other.common === common,
+      otherMeasurement.trial === trial,
+      `expected the same trial on all ranks, received ${trial} and ${otherMeasurement.trial}`,
+    );
+    check(
+      otherMeasurement.common === common,
       `${subject}, ${trial}: parameter gradients of rank ${rank} do not match those of rank 0`,
     );
   }
   for (const [name, measured] of Object.entries(results)) {
-    const found = mergeErrorSums(ranks.map((rank) => rank.results[name]!.measured));
-    checkGate({ ...measured, measured: found }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
+    const mergedError = mergeErrorSums(ranks.map((rank) => rank.results[name]!.measured));
+    checkGate({ ...measured, measured: mergedError }, lse * Math.sqrt(ranks.length), `${subject}, ${trial}: ${name}`);
   }
 }
 
@@ -47,13 +50,13 @@ export function checkTrials(subject: string, ranks: readonly (readonly Measureme
   const counts = ranks.map(({ length }) => length);
   check(new Set(counts).size === 1, `${subject}: expected the same number of trials on all ranks, received ${counts}`);
   for (const trial of ranks[0]!.keys()) {
-    const ofTrial = ranks.map((measurements) => measurements[trial]!);
-    checkMeasurements(subject, ofTrial);
+    const trialMeasurements = ranks.map((measurements) => measurements[trial]!);
+    checkMeasurements(subject, trialMeasurements);
   }
 }
 
 /** The mean error of fewer numbers than this varies with the data by a tenth or more. */
-const FEW_NUMBERS = 64;
+const SMALL_COUNT = 64;
 
 /**
  * At most twice the error of the device's own kernel on the same data: in the root of the mean square, and the largest.
@@ -68,19 +71,19 @@ const FEW_NUMBERS = 64;
  * an error; in pieces it may be off by half a unit, of which the result is a mean. That is allowed for the largest error, and for
  * the mean of a few numbers, such as the gradient of a sink for each head: it is as much chance as the largest.
  */
-function checkGate(measured: Measured, lse: number, what: string): void {
-  const { measured: found, local, expected, partial = "float32", weights = "float32" } = measured;
+function checkGate(measured: Measured, lse: number, description: string): void {
+  const { measured: mergedError, local, expected, partial = "float32", weights = "float32" } = measured;
   const rounding = epsilon.float32 * (1 + lse) + epsilon[partial];
-  const ofWeights = weights === "float32" ? 0 : epsilon[weights];
-  const inMean = rounding + (local.count < FEW_NUMBERS ? ofWeights : 0);
+  const weightEpsilon = weights === "float32" ? 0 : epsilon[weights];
+  const meanRounding = rounding + (local.count < SMALL_COUNT ? weightEpsilon : 0);
   const limits = {
-    mean: [rootMeanSquare(found), 2 * rootMeanSquare(local) + (inMean / Math.sqrt(3)) * expected.mean],
-    largest: [found.largest, 2 * local.largest + (rounding + ofWeights) * expected.largest],
+    mean: [rootMeanSquare(mergedError), 2 * rootMeanSquare(local) + (meanRounding / Math.sqrt(3)) * expected.mean],
+    largest: [mergedError.largest, 2 * local.largest + (rounding + weightEpsilon) * expected.largest],
   } as const;
   for (const [name, [error, limit]] of Object.entries(limits)) {
     check(
       error <= limit,
-      `${what}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
+      `${description}: ${name} error ${error.toExponential(2)} exceeds ${limit.toExponential(2)}; ` +
         `single-device error: mean ${rootMeanSquare(local).toExponential(2)}, largest ${local.largest.toExponential(2)}`,
     );
   }

@@ -27,7 +27,7 @@ export const leakOptions = defineOptions("leakCase", {
 export type LeakOptions = OptionsOf<typeof leakOptions>;
 
 /** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe, even at their least. */
-const RESIDENT_SLACK = 24 << 20;
+const MAX_RESIDENT_GROWTH_BYTES = 24 << 20;
 const NUM_SAMPLES = 10;
 
 /** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
@@ -37,38 +37,38 @@ export function leakCase(options: LeakOptions): Case {
   return {
     name: `${steps} forward and backward steps of ${backend.name} on ${formatMesh(mesh)} release all memory`,
     async run() {
-      const fifth = Math.ceil(steps / 5);
-      const held = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
-        await train(ctx, arrangement, fifth);
-        const before = await minMemory(ctx, arrangement, fifth);
-        await train(ctx, arrangement, Math.max(0, steps - 3 * fifth));
-        return { before, after: await minMemory(ctx, arrangement, fifth) };
+      const fifthOfSteps = Math.ceil(steps / 5);
+      const usageByRank = await onWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+        await runTrainingSteps(ctx, arrangement, fifthOfSteps);
+        const before = await measureMinMemory(ctx, arrangement, fifthOfSteps);
+        await runTrainingSteps(ctx, arrangement, Math.max(0, steps - 3 * fifthOfSteps));
+        return { before, after: await measureMinMemory(ctx, arrangement, fifthOfSteps) };
       });
-      for (const [rank, { before, after }] of held.entries()) checkNoGrowth(rank, before, after);
+      for (const [rank, { before, after }] of usageByRank.entries()) checkNoGrowth(rank, before, after);
     },
   };
 }
 
 /** The least that is held at any of several moments of a training: what grows for good raises that, too. */
-async function minMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUsage> {
-  let least: MemoryUsage | undefined;
+async function measureMinMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUsage> {
+  let minUsage: MemoryUsage | undefined;
   for (let sample = 0; sample < NUM_SAMPLES; sample++) {
-    await train(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
-    const now = memoryUsage(ctx);
-    const before = least ?? now;
-    least = {
-      allocated: Math.min(before.allocated, now.allocated),
-      reserved: Math.min(before.reserved, now.reserved),
-      resident: Math.min(before.resident, now.resident),
-      heap: Math.min(before.heap, now.heap),
+    await runTrainingSteps(ctx, arrangement, Math.ceil(steps / NUM_SAMPLES));
+    const usage = readMemoryUsage(ctx);
+    const before = minUsage ?? usage;
+    minUsage = {
+      allocated: Math.min(before.allocated, usage.allocated),
+      reserved: Math.min(before.reserved, usage.reserved),
+      resident: Math.min(before.resident, usage.resident),
+      heap: Math.min(before.heap, usage.heap),
     };
   }
-  return least!;
+  return minUsage!;
 }
 
 type MemoryUsage = Readonly<Record<"allocated" | "reserved" | "resident" | "heap", number>>;
 
-function memoryUsage({ device }: Context): MemoryUsage {
+function readMemoryUsage({ device }: Context): MemoryUsage {
   setFlagsFromString("--expose-gc");
   (runInNewContext("gc") as () => void)();
   const { allocated, reserved } = device.memory();
@@ -77,16 +77,22 @@ function memoryUsage({ device }: Context): MemoryUsage {
 }
 
 function checkNoGrowth(rank: number, before: MemoryUsage, after: MemoryUsage): void {
-  const grown = (name: keyof MemoryUsage) => after[name] - before[name];
+  const growthOf = (name: keyof MemoryUsage) => after[name] - before[name];
   for (const name of ["allocated", "reserved"] as const) {
-    check(grown(name) <= 0, `rank ${rank}: ${name} device memory grew by ${grown(name)} bytes from ${before[name]}`);
+    check(
+      growthOf(name) <= 0,
+      `rank ${rank}: ${name} device memory grew by ${growthOf(name)} bytes from ${before[name]}`,
+    );
   }
   for (const name of ["resident", "heap"] as const) {
-    check(grown(name) < RESIDENT_SLACK, `${name} memory grew by ${grown(name)} bytes from ${before[name]}`);
+    check(
+      growthOf(name) < MAX_RESIDENT_GROWTH_BYTES,
+      `${name} memory grew by ${growthOf(name)} bytes from ${before[name]}`,
+    );
   }
 }
 
-async function train(ctx: Context, { backend }: Arrangement, steps: number): Promise<void> {
+async function runTrainingSteps(ctx: Context, { backend }: Arrangement, steps: number): Promise<void> {
   const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: masks.causal(), placement: "zigzag" } as const;
   using attention = new MultiAxisAttention(ctx, { ...options, backend });
   using x = ctx.device.empty([1, 6, 8], "float32");

@@ -44,22 +44,22 @@ export async function runOnOneDevice(
   const sequences = countSequences(mesh, axes);
   const steps: { result: ModuleResult; reference: ModuleReference }[] = [];
   for (let sequence = 0; sequence < sequences; sequence++) {
-    const part = { arrangement, sequence, sequences };
-    const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, part));
-    steps.push({ result: result!, reference: computeReference(trial, result!.parameters, part) });
+    const assignment = { arrangement, sequence, sequences };
+    const [result] = await onWorld(makeWorld, { size: 1 }, (ctx) => runStep(ctx, trial, assignment));
+    steps.push({ result: result!, reference: computeReference(trial, result!.parameters, assignment) });
   }
-  const everywhere = Array.from({ length: trial.sizes.length }, (_, i) => i);
+  const allPositions = Array.from({ length: trial.sizes.length }, (_, i) => i);
   const errors = steps.map(({ result, reference }) =>
-    computeShardErrors(trial, { result, reference, rows: everywhere }),
+    computeShardErrors(trial, { result, reference, rows: allPositions }),
   );
   const gradients = meanGradients(steps.map(({ reference }) => reference.gradients));
-  const found = meanGradients(steps.map(({ result }) => result.gradients));
-  const ofGradients = gradientNames.map((name) => [name, errorSum(found[name], gradients[name])]);
+  const measuredGradients = meanGradients(steps.map(({ result }) => result.gradients));
+  const gradientErrors = gradientNames.map((name) => [name, errorSum(measuredGradients[name], gradients[name])]);
   return {
     references: steps.map(({ reference }) => reference),
     gradients,
     local: {
-      ...(Object.fromEntries(ofGradients) as Record<GradientName, ErrorSum>),
+      ...(Object.fromEntries(gradientErrors) as Record<GradientName, ErrorSum>),
       out: mergeErrorSums(errors.map(({ out }) => out)),
       dx: mergeErrorSums(errors.map(({ dx }) => dx)),
     },
@@ -69,15 +69,20 @@ export async function runOnOneDevice(
 /** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
 export async function measureModule(
   ctx: Context,
-  { arrangement, trial, one: singleDevice }: { arrangement: Arrangement; trial: ModuleTrial; one: SingleDeviceResult },
+  {
+    arrangement,
+    trial,
+    singleDevice,
+  }: { arrangement: Arrangement; trial: ModuleTrial; singleDevice: SingleDeviceResult },
 ): Promise<Measurement> {
   const { mesh, axes } = arrangement;
-  const part = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
-  const result = await runStep(ctx, trial, part);
-  const reference = singleDevice.references[part.sequence]!;
+  const assignment = { arrangement, sequence: sequenceIndex(ctx, axes), sequences: countSequences(mesh, axes) };
+  const result = await runStep(ctx, trial, assignment);
+  const reference = singleDevice.references[assignment.sequence]!;
   const errors = computeShardErrors(trial, { result, reference, rows: rankPositions(ctx, trial, arrangement) });
-  const whole = (name: "out" | "dx") => measureExtent(concatenate(singleDevice.references.map((each) => each[name])));
-  const ofGradients = gradientNames.map((name): [string, Measured] => [
+  const measureWhole = (name: "out" | "dx") =>
+    measureExtent(concatenate(singleDevice.references.map((each) => each[name])));
+  const gradientMeasurements = gradientNames.map((name): [string, Measured] => [
     name,
     {
       measured: errorSum(result.gradients[name], singleDevice.gradients[name]),
@@ -89,16 +94,16 @@ export async function measureModule(
   return {
     trial: trial.name,
     results: {
-      out: { measured: errors.out, local: singleDevice.local.out, expected: whole("out") },
-      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: whole("dx") },
-      ...Object.fromEntries(ofGradients),
+      out: { measured: errors.out, local: singleDevice.local.out, expected: measureWhole("out") },
+      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: measureWhole("dx") },
+      ...Object.fromEntries(gradientMeasurements),
     },
     lse: Math.max(...singleDevice.references.map(({ lse }) => lse)),
-    common: digest(result.gradients),
+    common: hashGradients(result.gradients),
   };
 }
 
-function digest(gradients: ModuleParameters): string {
+function hashGradients(gradients: ModuleParameters): string {
   const hash = createHash("sha256");
   for (const name of gradientNames) hash.update(gradients[name]);
   return hash.digest("hex");
@@ -109,18 +114,20 @@ function computeReference(
   parameters: ModuleParameters,
   { sequence, sequences }: SequenceAssignment,
 ): ModuleReference {
-  const part = (values: Float64Array) => {
-    const one = values.length / sequences;
-    return values.subarray(sequence * one, (sequence + 1) * one);
+  const takeSequence = (values: Float64Array) => {
+    const valuesPerSequence = values.length / sequences;
+    return values.subarray(sequence * valuesPerSequence, (sequence + 1) * valuesPerSequence);
   };
   const { sizes, maskMod } = trial;
-  const x = part(makeInput(trial, sequences, 1));
-  return moduleOracle({ sizes, maskMod, parameters, x, dOut: part(makeInput(trial, sequences, 2)) });
+  const x = takeSequence(makeInput(trial, sequences, 1));
+  return moduleOracle({ sizes, maskMod, parameters, x, dOut: takeSequence(makeInput(trial, sequences, 2)) });
 }
 
-function meanGradients(all: readonly ModuleParameters[]): ModuleParameters {
+function meanGradients(gradientSets: readonly ModuleParameters[]): ModuleParameters {
   const mean = (name: GradientName) =>
-    all[0]![name].map((_, i) => all.reduce((sum, each) => sum + each[name][i]!, 0) / all.length);
+    gradientSets[0]![name].map(
+      (_, i) => gradientSets.reduce((sum, each) => sum + each[name][i]!, 0) / gradientSets.length,
+    );
   return Object.fromEntries(gradientNames.map((name) => [name, mean(name)])) as unknown as ModuleParameters;
 }
 
@@ -134,6 +141,9 @@ function computeShardErrors(
   { sizes }: ModuleTrial,
   { result, reference, rows }: ShardResult,
 ): Record<"out" | "dx", ErrorSum> {
-  const mine = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
-  return { out: errorSum(result.out, mine(reference.out)), dx: errorSum(result.dx, mine(reference.dx)) };
+  const takeShardRows = (values: Float64Array) => takeRows(values, rows, { rows: sizes.length, width: sizes.embed });
+  return {
+    out: errorSum(result.out, takeShardRows(reference.out)),
+    dx: errorSum(result.dx, takeShardRows(reference.dx)),
+  };
 }

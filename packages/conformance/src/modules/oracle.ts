@@ -42,14 +42,22 @@ export interface ModuleReference {
 export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProblem): ModuleReference {
   const { batch, length, embed, numHeads, numKvHeads, headDim } = sizes;
   const rows = batch * length;
-  const inner = numHeads * headDim;
-  const projected = (numHeads + 2 * numKvHeads) * headDim;
-  const qkvLayer: LinearSizes = { rows, from: embed, to: projected };
-  const outLayer: LinearSizes = { rows, from: inner, to: embed };
+  const attentionWidth = numHeads * headDim;
+  const qkvWidth = (numHeads + 2 * numKvHeads) * headDim;
+  const qkvLayer: LinearSizes = { rows, from: embed, to: qkvWidth };
+  const outLayer: LinearSizes = { rows, from: attentionWidth, to: embed };
 
   const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
-  const part = (first: number, count: number): HeadRange => ({ first, count, headCount: numHeads + 2 * numKvHeads });
-  const parts = { q: part(0, numHeads), k: part(numHeads, numKvHeads), v: part(numHeads + numKvHeads, numKvHeads) };
+  const headRange = (first: number, count: number): HeadRange => ({
+    first,
+    count,
+    headCount: numHeads + 2 * numKvHeads,
+  });
+  const headRanges = {
+    q: headRange(0, numHeads),
+    k: headRange(numHeads, numKvHeads),
+    v: headRange(numHeads + numKvHeads, numKvHeads),
+  };
   const problem: AttentionProblem = {
     batch,
     numHeads,
@@ -59,22 +67,22 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
     headDim,
     scale: 1 / Math.sqrt(headDim),
     maskMod,
-    q: splitHeads(qkv, sizes, parts.q),
-    k: splitHeads(qkv, sizes, parts.k),
-    v: splitHeads(qkv, sizes, parts.v),
+    q: splitHeads(qkv, sizes, headRanges.q),
+    k: splitHeads(qkv, sizes, headRanges.k),
+    v: splitHeads(qkv, sizes, headRanges.v),
   };
-  const whole = { first: 0, count: numHeads, headCount: numHeads };
-  const { out: attended, lse } = attentionOracle(problem);
-  const merged = new Float64Array(rows * inner);
-  mergeHeads(merged, attended, { sizes, range: whole });
-  const out = linear(merged, parameters["out_proj.weight"], parameters["out_proj.bias"], outLayer);
+  const allHeads = { first: 0, count: numHeads, headCount: numHeads };
+  const { out: attentionOut, lse } = attentionOracle(problem);
+  const mergedHeads = new Float64Array(rows * attentionWidth);
+  mergeHeads(mergedHeads, attentionOut, { sizes, range: allHeads });
+  const out = linear(mergedHeads, parameters["out_proj.weight"], parameters["out_proj.bias"], outLayer);
 
-  const last = linearBackward(dOut, merged, parameters["out_proj.weight"], outLayer);
-  const { dq, dk, dv } = attentionOracleBackward(problem, splitHeads(last.dx, sizes, whole));
+  const outGradients = linearBackward(dOut, mergedHeads, parameters["out_proj.weight"], outLayer);
+  const { dq, dk, dv } = attentionOracleBackward(problem, splitHeads(outGradients.dx, sizes, allHeads));
   const dQkv = new Float64Array(qkv.length);
-  mergeHeads(dQkv, dq, { sizes, range: parts.q });
-  mergeHeads(dQkv, dk, { sizes, range: parts.k });
-  mergeHeads(dQkv, dv, { sizes, range: parts.v });
+  mergeHeads(dQkv, dq, { sizes, range: headRanges.q });
+  mergeHeads(dQkv, dk, { sizes, range: headRanges.k });
+  mergeHeads(dQkv, dv, { sizes, range: headRanges.v });
   const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvLayer);
   return {
     out,
@@ -82,8 +90,8 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
     gradients: {
       "qkv_proj.weight": first.dWeight,
       "qkv_proj.bias": first.dBias,
-      "out_proj.weight": last.dWeight,
-      "out_proj.bias": last.dBias,
+      "out_proj.weight": outGradients.dWeight,
+      "out_proj.bias": outGradients.dBias,
     },
     lse: lse.reduce((largest, each) => (Number.isFinite(each) ? Math.max(largest, Math.abs(each)) : largest), 0),
   };
@@ -133,7 +141,9 @@ interface HeadRange {
 /** [B,S,heads·D] → [B,count,S,D]. */
 function splitHeads(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): Float64Array {
   const out = new Float64Array(sizes.batch * range.count * sizes.length * sizes.headDim);
-  forEachHead(sizes, range, (inRow, inHead) => out.set(rows.subarray(inRow, inRow + sizes.headDim), inHead));
+  forEachHead(sizes, range, (rowOffset, headOffset) =>
+    out.set(rows.subarray(rowOffset, rowOffset + sizes.headDim), headOffset),
+  );
   return out;
 }
 
@@ -143,13 +153,15 @@ function mergeHeads(
   heads: Float64Array,
   { sizes, range }: { sizes: ModuleSizes; range: HeadRange },
 ): void {
-  forEachHead(sizes, range, (inRow, inHead) => rows.set(heads.subarray(inHead, inHead + sizes.headDim), inRow));
+  forEachHead(sizes, range, (rowOffset, headOffset) =>
+    rows.set(heads.subarray(headOffset, headOffset + sizes.headDim), rowOffset),
+  );
 }
 
 function forEachHead(
   { batch, length, headDim }: ModuleSizes,
   { first, count, headCount }: HeadRange,
-  visit: (inRow: number, inHead: number) => void,
+  visit: (rowOffset: number, headOffset: number) => void,
 ): void {
   for (let b = 0; b < batch; b++) {
     for (let head = 0; head < count; head++) {

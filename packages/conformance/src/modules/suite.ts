@@ -39,16 +39,20 @@ export function moduleSuite(options: ModuleSuiteOptions): Case[] {
   return arrangements.flatMap((arrangement) =>
     moduleTrials().map((trial) => ({
       name: `MultiAxisAttention, ${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trial.name}`,
-      run: () => matchesOneDevice(makeWorld, arrangement, trial),
+      run: () => checkMatchesOneDevice(makeWorld, arrangement, trial),
     })),
   );
 }
 
-async function matchesOneDevice(makeWorld: MakeWorld, arrangement: Arrangement, trial: ModuleTrial): Promise<void> {
+async function checkMatchesOneDevice(
+  makeWorld: MakeWorld,
+  arrangement: Arrangement,
+  trial: ModuleTrial,
+): Promise<void> {
   const { mesh, backend } = arrangement;
-  const one = await runOnOneDevice(makeWorld, trial, arrangement);
+  const singleDevice = await runOnOneDevice(makeWorld, trial, arrangement);
   const ranks = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, (ctx) =>
-    measureModule(ctx, { arrangement, trial, one }),
+    measureModule(ctx, { arrangement, trial, singleDevice }),
   );
   checkMeasurements(`MultiAxisAttention over ${backend.name}`, ranks);
 }

@@ -49,8 +49,8 @@ export async function runStep(
   const { length, embed, numHeads, numKvHeads, headDim } = sizes;
   using attention = new MultiAxisAttention(ctx, {
     embedDim: embed,
-    numHeads: numHeads,
-    numKvHeads: numKvHeads,
+    numHeads,
+    numKvHeads,
     headDim,
     attentionAxis: -2,
     backend: arrangement.backend,
@@ -62,10 +62,10 @@ export async function runStep(
   });
   const positions = rankPositions(ctx, trial, arrangement);
   const shard = (values: Float64Array) => {
-    const one = values.length / sequences;
+    const valuesPerSequence = values.length / sequences;
     const tensor = ctx.device.empty([sizes.batch, positions.length, embed], dtype);
-    const mine = values.subarray(sequence * one, (sequence + 1) * one);
-    ctx.device.write(tensor, takeRows(mine, positions, { rows: length, width: embed }));
+    const sequenceValues = values.subarray(sequence * valuesPerSequence, (sequence + 1) * valuesPerSequence);
+    ctx.device.write(tensor, takeRows(sequenceValues, positions, { rows: length, width: embed }));
     return tensor;
   };
   using x = shard(makeInput(trial, sequences, 1));
@@ -75,10 +75,12 @@ export async function runStep(
   out.backward(dOut);
   reduceGradients(ctx, attention);
   using dx = x.grad!;
-  const named = attention.namedParameters();
-  const values = await Promise.all(named.map(async ([name, each]) => [name, Float64Array.from(await each.read())]));
+  const namedParameters = attention.namedParameters();
+  const values = await Promise.all(
+    namedParameters.map(async ([name, each]) => [name, Float64Array.from(await each.read())]),
+  );
   const grads = await Promise.all(
-    named.map(async ([name, each]) => [name, Float64Array.from(await each.grad!.read())]),
+    namedParameters.map(async ([name, each]) => [name, Float64Array.from(await each.grad!.read())]),
   );
   return {
     out: await out.read(),
@@ -104,23 +106,23 @@ export function rankPositions(ctx: Context, { sizes, placement }: ModuleTrial, {
 export function moduleTrials(): ModuleTrial[] {
   const [contiguous, zigzag, striped, ragged] = placements();
   const sizes = { batch: 2, length: 37, embed: 24, numHeads: 4, numKvHeads: 4, headDim: 6 };
-  const grouped = { ...sizes, numKvHeads: 2, headDim: 8 };
-  const plain = { sizes, dtype: "float32", useCheckpoint: false } as const;
+  const groupedSizes = { ...sizes, numKvHeads: 2, headDim: 8 };
+  const baseTrial = { sizes, dtype: "float32", useCheckpoint: false } as const;
   const documentOf = (position: number) => (position < 11 ? 0 : 1);
   return [
-    { ...plain, name: "full, contiguous", mask: masks.full(), maskMod: () => true, placement: contiguous! },
-    { ...plain, name: "causal, zigzag", mask: masks.causal(), maskMod: (q, k) => k <= q, placement: zigzag! },
+    { ...baseTrial, name: "full, contiguous", mask: masks.full(), maskMod: () => true, placement: contiguous! },
+    { ...baseTrial, name: "causal, zigzag", mask: masks.causal(), maskMod: (q, k) => k <= q, placement: zigzag! },
     {
-      ...plain,
+      ...baseTrial,
       name: "sliding window, striped, grouped-query, checkpointed",
-      sizes: grouped,
+      sizes: groupedSizes,
       useCheckpoint: true,
       mask: masks.slidingWindow(9),
       maskMod: (q, k) => k <= q && k > q - 9,
       placement: striped!,
     },
     {
-      ...plain,
+      ...baseTrial,
       name: "documents, ragged, bfloat16",
       dtype: "bfloat16",
       mask: masks.documents([11, 26]),

@@ -121,7 +121,7 @@ interface ScoreRow {
 
 function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): void {
   const { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k, modifiers = {} } = problem;
-  const seenBy = Array.from({ length: batch * queries }, (_, row) => {
+  const visibleKeysByRow = Array.from({ length: batch * queries }, (_, row) => {
     const sample = Math.floor(row / queries);
     return Array.from({ length: keys }, (_, key) => key).filter((key) => maskMod(row % queries, key, sample));
   });
@@ -137,7 +137,7 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
     const sample = Math.floor(row / queries / numHeads);
     const query = row % queries;
     const keyRow = (sample * numKvHeads + kvHead) * keys;
-    const visibleKeys = seenBy[sample * queries + query]!;
+    const visibleKeys = visibleKeysByRow[sample * queries + query]!;
     for (let i = 0; i < visibleKeys.length; i++) {
       const pair = { sample, head, query, key: visibleKeys[i]! };
       const scaled = scale * dot({ x: q, row }, { x: k, row: keyRow + visibleKeys[i]! }, headDim);
@@ -153,7 +153,7 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
 
 /** Weights of scores beside a sink; returns their lse. 0 and −Infinity if there is nothing, or nothing but −Infinity. */
 function softmaxInto(weights: Float64Array, scores: Float64Array, sink: number): number {
-  const max = scores.reduce((most, score) => Math.max(most, score), sink);
+  const max = scores.reduce((largestScore, score) => Math.max(largestScore, score), sink);
   weights.fill(0, 0, scores.length);
   if (max === Number.NEGATIVE_INFINITY) return max;
   let sum = Math.exp(sink - max);
@@ -172,15 +172,15 @@ interface MatrixRow {
 }
 
 function dot(a: MatrixRow, b: MatrixRow, width: number): number {
-  const [fromA, fromB] = [a.row * width, b.row * width];
+  const [offsetA, offsetB] = [a.row * width, b.row * width];
   let sum = 0;
-  for (let i = 0; i < width; i++) sum += a.x[fromA + i]! * b.x[fromB + i]!;
+  for (let i = 0; i < width; i++) sum += a.x[offsetA + i]! * b.x[offsetB + i]!;
   return sum;
 }
 
-function addScaled(out: MatrixRow, factor: number, added: MatrixRow, width: number): void {
-  const [to, from] = [out.row * width, added.row * width];
-  for (let i = 0; i < width; i++) out.x[to + i] = out.x[to + i]! + factor * added.x[from + i]!;
+function addScaled(out: MatrixRow, factor: number, addend: MatrixRow, width: number): void {
+  const [to, from] = [out.row * width, addend.row * width];
+  for (let i = 0; i < width; i++) out.x[to + i] = out.x[to + i]! + factor * addend.x[from + i]!;
 }
 
 /** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
@@ -204,9 +204,9 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
   const slices: Slice[] = [];
   for (let q0 = 0; q0 < queries; ) {
     const q1 = Math.min(queries, q0 + 1 + integer(next, Math.ceil(queries / 2)));
-    const cuts = Array.from({ length: 4 }, () => integer(next, keys + 1)).toSorted((a, b) => a - b);
-    for (let piece = integer(next, 3); piece > 0; piece--) {
-      const [k0, k1] = [cuts[2 * piece - 2]!, cuts[2 * piece - 1]!];
+    const boundaries = Array.from({ length: 4 }, () => integer(next, keys + 1)).toSorted((a, b) => a - b);
+    for (let remainingSlices = integer(next, 3); remainingSlices > 0; remainingSlices--) {
+      const [k0, k1] = [boundaries[2 * remainingSlices - 2]!, boundaries[2 * remainingSlices - 1]!];
       slices.push({ q0, q1, k0, k1, type: sliceTypes[integer(next, 4)]! });
     }
     q0 = q1;
@@ -216,10 +216,10 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 
 /** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
 export function smallestGap(problem: AttentionProblem): number {
-  let least = Number.POSITIVE_INFINITY;
+  let smallestDifference = Number.POSITIVE_INFINITY;
   forEachRow(problem, ({ scores, visibleKeys }) => {
     const [first, second] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
-    if (second !== undefined) least = Math.min(least, first! - second);
+    if (second !== undefined) smallestDifference = Math.min(smallestDifference, first! - second);
   });
-  return least;
+  return smallestDifference;
 }

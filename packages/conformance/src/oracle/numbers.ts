@@ -34,10 +34,10 @@ function float16(value: number): number {
 }
 
 function roundHalfEven(value: number): number {
-  const down = Math.floor(value);
-  const rest = value - down;
-  if (rest !== 0.5) return Math.round(value);
-  return down % 2 === 0 ? down : down + 1;
+  const floorValue = Math.floor(value);
+  const fraction = value - floorValue;
+  if (fraction !== 0.5) return Math.round(value);
+  return floorValue % 2 === 0 ? floorValue : floorValue + 1;
 }
 
 /** Half the distance between neighbouring numbers near 1: the relative error of one rounding. */

@@ -28,9 +28,9 @@ export function modifyScore(
   { head, query, key }: Pair,
 ): { readonly score: number; readonly derivative: number } {
   const t = softcap === undefined ? 0 : Math.tanh(score / softcap);
-  const capped = softcap === undefined ? score : softcap * t;
+  const cappedScore = softcap === undefined ? score : softcap * t;
   const penalty = slopes ? slopes[(origin?.head ?? 0) + head]! * Math.abs(query - key) : 0;
-  return { score: capped - penalty, derivative: 1 - t * t };
+  return { score: cappedScore - penalty, derivative: 1 - t * t };
 }
 
 /** What weights count after dropout, pair by pair: 0 or 1 / (1 − probability). Without dropout 1. */
@@ -40,8 +40,8 @@ export function weightFactors({ dropout, origin = { batch: 0, head: 0 } }: Oracl
   // As kernels get it.
   const probability = Math.fround(dropout.probability);
   const limit = probability * 2 ** 24;
-  const halves = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
-  const [first, second] = philox([...halves(stream), 0, 0], halves(seed));
+  const splitWords = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
+  const [first, second] = philox([...splitWords(stream), 0, 0], splitWords(seed));
   return ({ sample, head, query, key }) => {
     const counter = [Math.floor(key / 4), query, batchOffset + origin.batch + sample, origin.head + head];
     const words = philox(counter, [first!, second!]);
@@ -73,7 +73,7 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
 /** The upper word of a product of two words. */
 function multiplyHigh(a: number, b: number): number {
   const [aLow, aHigh, bLow, bHigh] = [a & 0xffff, a >>> 16, b & 0xffff, b >>> 16];
-  const middle = aHigh * bLow + Math.floor((aLow * bLow) / 65536);
-  const other = aLow * bHigh + (middle % 65536);
-  return (aHigh * bHigh + Math.floor(middle / 65536) + Math.floor(other / 65536)) >>> 0;
+  const middleProduct = aHigh * bLow + Math.floor((aLow * bLow) / 65536);
+  const crossProduct = aLow * bHigh + (middleProduct % 65536);
+  return (aHigh * bHigh + Math.floor(middleProduct / 65536) + Math.floor(crossProduct / 65536)) >>> 0;
 }

@@ -74,8 +74,8 @@ export class PerturbedGroup implements ProcessGroup {
 
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
     const received = transfers.filter((transfer) => "from" in transfer).map(({ tensor }) => tensor);
-    const order = shuffleTransfers(transfers, this.#nextRandom);
-    return this.#post(received, () => this.#group.sendRecv(order, options));
+    const shuffledTransfers = shuffleTransfers(transfers, this.#nextRandom);
+    return this.#post(received, () => this.#group.sendRecv(shuffledTransfers, options));
   }
 
   allGather(out: Tensor, input: Tensor, options?: GatherOptions): Work {
@@ -144,12 +144,12 @@ export class PerturbedGroup implements ProcessGroup {
 
   #post(received: readonly Tensor[], collective: () => Work): Work {
     for (const tensor of received) this.device.kernels.fill(tensor, Number.NaN);
-    const posted = this.#perturbation.completion === "soon" ? collective() : undefined;
+    const startedWork = this.#perturbation.completion === "soon" ? collective() : undefined;
     this.#inFlight++;
     return {
       wait: () => {
         this.#inFlight--;
-        (posted ?? collective()).wait();
+        (startedWork ?? collective()).wait();
       },
     };
   }
@@ -157,19 +157,19 @@ export class PerturbedGroup implements ProcessGroup {
 
 /** Any order that keeps messages between the same two ranks as they were. */
 function shuffleTransfers(transfers: readonly Transfer[], next: () => number): Transfer[] {
-  const lines = new Map<string, Transfer[]>();
+  const transfersByPeer = new Map<string, Transfer[]>();
   for (const transfer of transfers) {
-    const line = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
-    lines.set(line, [...(lines.get(line) ?? []), transfer]);
+    const peerKey = "to" in transfer ? `to ${transfer.to}` : `from ${transfer.from}`;
+    transfersByPeer.set(peerKey, [...(transfersByPeer.get(peerKey) ?? []), transfer]);
   }
-  const order: Transfer[] = [];
-  const rest = [...lines.values()];
-  while (order.length < transfers.length) {
-    const line = rest[integer(next, rest.length)]!;
-    const first = line.shift();
-    if (first) order.push(first);
+  const shuffled: Transfer[] = [];
+  const remainingQueues = [...transfersByPeer.values()];
+  while (shuffled.length < transfers.length) {
+    const peerTransfers = remainingQueues[integer(next, remainingQueues.length)]!;
+    const first = peerTransfers.shift();
+    if (first) shuffled.push(first);
   }
-  return order;
+  return shuffled;
 }
 
 /** A context whose groups are perturbed, and a count of what they have under way. */

@@ -42,7 +42,7 @@ export type Environment = Readonly<Record<string, string>>;
  */
 export class RankProcesses implements AsyncDisposable {
   readonly #program: RankProgram;
-  readonly #running: RankProcess[] = [];
+  readonly #startedRanks: RankProcess[] = [];
   readonly #jobs: Job[] = [];
 
   constructor(program: RankProgram) {
@@ -57,7 +57,7 @@ export class RankProcesses implements AsyncDisposable {
 
   start(scenario: string, env: Environment): RankProcess {
     const rank = startRank(this.#program.script, scenario, env);
-    this.#running.push(rank);
+    this.#startedRanks.push(rank);
     return rank;
   }
 
@@ -68,8 +68,8 @@ export class RankProcesses implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const each of this.#running) each.kill();
-    await Promise.all(this.#running.map((each) => each.exited));
+    for (const each of this.#startedRanks) each.kill();
+    await Promise.all(this.#startedRanks.map((each) => each.exited));
     for (const job of this.#jobs) await job[Symbol.asyncDispose]();
   }
 }
@@ -131,8 +131,8 @@ export function startRank(script: string, scenario: string, env: Readonly<Record
     waitForEvent(event) {
       return new Promise((resolve, reject) => {
         const check = () => {
-          const found = events.find((each) => each.event === event);
-          if (found) resolve(found);
+          const matchingEvent = events.find((each) => each.event === event);
+          if (matchingEvent) resolve(matchingEvent);
         };
         listeners.add(check);
         check();

@@ -27,9 +27,13 @@ export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFa
     processCase(program, "a rank that closes early is reported", (processes) => checkEarlyClose(processes, "leaves")),
     processCase(program, "a rank that throws an error is reported", checkThrownError),
     processCase(program, "a rank that exceeds the timeout: the error lists the position of each rank", checkTimeout),
-    processCase(program, "mismatched shapes between processes are reported", shapesDiffer),
-    processCase(program, "mismatched recorded calls between processes are reported at a barrier", recordedDiffer),
-    processCase(program, "mismatched recorded calls between processes are reported at close", mismatchAtClose),
+    processCase(program, "mismatched shapes between processes are reported", checkMismatchedShapes),
+    processCase(
+      program,
+      "mismatched recorded calls between processes are reported at a barrier",
+      checkMismatchedRecords,
+    ),
+    processCase(program, "mismatched recorded calls between processes are reported at close", checkMismatchAtClose),
   ];
 }
 
@@ -51,12 +55,12 @@ async function failOneRank(
     [scenarioVariables.failingRank]: String(failing),
     ...extraEnvironment,
   });
-  const ready = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
+  const readyEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const startTime = performance.now();
   ranks[failing]!.proceed();
-  const others = ranks.filter((_, rank) => rank !== failing);
-  const failures = await Promise.all(others.map((rank) => rank.waitForEvent("failed")));
-  return { ranks, pid: ready[failing]!.pid as number, failures, seconds: (performance.now() - startTime) / 1000 };
+  const otherRanks = ranks.filter((_, rank) => rank !== failing);
+  const failures = await Promise.all(otherRanks.map((rank) => rank.waitForEvent("failed")));
+  return { ranks, pid: readyEvents[failing]!.pid as number, failures, seconds: (performance.now() - startTime) / 1000 };
 }
 
 async function checkKilledRank(
@@ -64,8 +68,8 @@ async function checkKilledRank(
   { failing, noticeSeconds }: RankFailureOptions & { readonly failing: number },
 ) {
   const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failing });
-  const needed = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
-  for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${needed}$`));
+  const peerLostPattern = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+  for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${peerLostPattern}$`));
   check(seconds < noticeSeconds, `the other ranks failed after ${seconds} s, expected less than ${noticeSeconds} s`);
   await checkEnds(
     ranks,
@@ -101,7 +105,7 @@ async function checkTimeout(processes: RankProcesses): Promise<void> {
   }
 }
 
-async function shapesDiffer(processes: RankProcesses): Promise<void> {
+async function checkMismatchedShapes(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(3, "differs", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(
@@ -116,34 +120,34 @@ async function shapesDiffer(processes: RankProcesses): Promise<void> {
 
 const mismatchedCalls = ["attention of causal", "attention of full"];
 
-async function recordedDiffer(processes: RankProcesses): Promise<void> {
+async function checkMismatchedRecords(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(4, "records a mismatched call", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
     const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
-    for (const side of mismatchedCalls) checkMessage(message, side);
+    for (const callText of mismatchedCalls) checkMessage(message, callText);
   }
   await checkEnds(ranks, [0, 0, 0, 0]);
 }
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
-async function mismatchAtClose(processes: RankProcesses): Promise<void> {
+async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(3, "records a mismatched call and closes", {
     [scenarioVariables.failingRank]: "1",
   });
   await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
-  const [first, odd, last] = ranks as [RankProcess, RankProcess, RankProcess];
-  first.proceed();
-  await first.waitForEvent("closed");
-  await first.exited;
-  odd.proceed();
-  const own = checkFailed(
-    await odd.waitForEvent("failed"),
+  const [firstRank, oddRank, lastRank] = ranks as [RankProcess, RankProcess, RankProcess];
+  firstRank.proceed();
+  await firstRank.waitForEvent("closed");
+  await firstRank.exited;
+  oddRank.proceed();
+  const oddFailure = checkFailed(
+    await oddRank.waitForEvent("failed"),
     "CollectiveMismatchError",
     /^rank 0 is at call #1 \(world\): /,
   );
-  for (const side of mismatchedCalls) checkMessage(own.message, side);
+  for (const callText of mismatchedCalls) checkMessage(oddFailure.message, callText);
   // A rank that closes after a failure compares nothing.
-  last.proceed();
+  lastRank.proceed();
   await checkEnds(ranks, [0, 0, 0]);
 }
 
@@ -157,6 +161,9 @@ export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): 
 
 /** Exit codes, or the signals that ended them. */
 async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
-  const ends = await Promise.all(ranks.map((rank) => rank.exited));
-  check(ends.join() === expected.join(), `expected exit codes or signals ${expected}, received ${ends}`);
+  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exited));
+  check(
+    exitStatuses.join() === expected.join(),
+    `expected exit codes or signals ${expected}, received ${exitStatuses}`,
+  );
 }

@@ -49,7 +49,7 @@ export async function runRank({ open, scenarios }: RunRankOptions): Promise<void
   try {
     reportEvent("connecting");
     const [name = ""] = process.argv.slice(2);
-    const ctx = await open(timeouts());
+    const ctx = await open(readTimeouts());
     await { ...suiteScenarios, ...scenarios }[name]!(ctx, io);
     await ctx.close();
     reportEvent("closed");
@@ -69,7 +69,7 @@ export const scenarioVariables = {
   connectTimeout: "MOSAIC_TEST_CONNECT_TIMEOUT",
 } as const;
 
-function timeouts(): Timeouts {
+function readTimeouts(): Timeouts {
   const { timeout, connectTimeout } = scenarioVariables;
   return { timeout: Number(process.env[timeout] ?? 20), connectTimeout: Number(process.env[connectTimeout] ?? 20) };
 }
@@ -88,9 +88,9 @@ function waitForLine(): Promise<void> {
 
 const suiteScenarios: Readonly<Record<string, Scenario>> = {
   conforms: runSuite,
-  differs: mismatchedShapes,
+  differs: postMismatchedShapes,
   "records a mismatched call": recordMismatchedCall,
-  "records a mismatched call and closes": recordsAndCloses,
+  "records a mismatched call and closes": recordMismatchAndClose,
   "is killed": skipCollective(() => process.kill(process.pid, "SIGKILL")),
   exits: skipCollective(() => process.exit(0)),
   leaves: skipCollective((ctx) => ctx.close()),
@@ -120,8 +120,8 @@ async function runSuite(ctx: Context, io: ScenarioIo): Promise<void> {
   io.report("conforms", { cases: cases.length });
 }
 
-/** A collective that the odd rank never joins; `then` is what it does instead, once the test writes a line. */
-function skipCollective(then: Scenario): Scenario {
+/** A collective that the odd rank never joins; `alternative` is what it does instead, once the test writes a line. */
+function skipCollective(alternative: Scenario): Scenario {
   return async (ctx, io) => {
     const { world, device } = ctx;
     // All ranks have joined.
@@ -130,7 +130,7 @@ function skipCollective(then: Scenario): Scenario {
     io.report("ready", { pid: process.pid });
     if (isFailingRank(ctx)) {
       await io.waitForLine();
-      await then(ctx, io);
+      await alternative(ctx, io);
       return;
     }
     const x = device.empty([1], "float32");
@@ -151,14 +151,14 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
 }
 
 /** The same, but nothing is sent; a rank that has closed prints that, and exits before the next one closes. */
-async function recordsAndCloses(ctx: Context, io: ScenarioIo): Promise<void> {
+async function recordMismatchAndClose(ctx: Context, io: ScenarioIo): Promise<void> {
   ctx.world.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
   io.report("recorded");
   await io.waitForLine();
 }
 
 /** Calls with another shape than the others; ranks whose transport carries it out fail at the barrier. */
-async function mismatchedShapes(ctx: Context): Promise<void> {
+async function postMismatchedShapes(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const x = device.empty([2, isFailingRank(ctx) ? 4 : 3], "float32");
   world.allReduce(x).wait();

@@ -61,42 +61,42 @@ function rendezvousCases(program: RankProgram, { sizes, withoutRankZero }: Rende
   return [
     ...sizes.map((size) =>
       processCase(program, `${size} processes: all collectives and all ordering guarantees`, async (processes) =>
-        expectAllPass(await processes.startAll(size, "conforms")),
+        checkAllPass(await processes.startAll(size, "conforms")),
       ),
     ),
-    processCase(program, "ranks that do not connect are reported by the connected ranks", missingRank),
+    processCase(program, "ranks that do not connect are reported by the connected ranks", checkMissingRank),
     processCase(program, "a rank 0 that does not connect is reported", (processes) =>
-      rankZeroMissing(processes, withoutRankZero),
+      checkRankZeroMissing(processes, withoutRankZero),
     ),
-    processCase(program, "a rank that exits during the rendezvous can be replaced", duplicateRank),
-    processCase(program, "mismatched world sizes are reported", worldSizeMismatch),
+    processCase(program, "a rank that exits during the rendezvous can be replaced", checkDuplicateRank),
+    processCase(program, "mismatched world sizes are reported", checkWorldSizeMismatch),
   ];
 }
 
-async function expectAllPass(ranks: readonly RankProcess[]): Promise<void> {
+async function checkAllPass(ranks: readonly RankProcess[]): Promise<void> {
   for (const rank of ranks) {
     const { cases } = await rank.waitForEvent("conforms");
     check((cases as number) > 40, `expected more than 40 cases, ran ${cases}`);
   }
   for (const rank of ranks) await rank.waitForEvent("closed");
-  const ends = await Promise.all(ranks.map((rank) => rank.exited));
+  const exitStatuses = await Promise.all(ranks.map((rank) => rank.exited));
   check(
-    ends.every((end) => end === 0),
-    `expected exit code 0 on all ranks, received ${ends}`,
+    exitStatuses.every((end) => end === 0),
+    `expected exit code 0 on all ranks, received ${exitStatuses}`,
   );
 }
 
-async function missingRank(processes: RankProcesses): Promise<void> {
+async function checkMissingRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(4);
-  const waiting = processes.start("conforms", job.env(2));
-  await waiting.waitForEvent("connecting");
-  const host = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
-  for (const failure of await Promise.all([host, waiting].map((rank) => rank.waitForEvent("failed")))) {
+  const waitingRank = processes.start("conforms", job.env(2));
+  await waitingRank.waitForEvent("connecting");
+  const hostRank = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
+  for (const failure of await Promise.all([hostRank, waitingRank].map((rank) => rank.waitForEvent("failed")))) {
     checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
   }
 }
 
-async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promise<void> {
+async function checkRankZeroMissing(processes: RankProcesses, message: RegExp): Promise<void> {
   const job = await processes.openJob(2);
   const rank = processes.start("conforms", { ...job.env(1), [scenarioVariables.connectTimeout]: "0.3" });
   const failure = await rank.waitForEvent("failed");
@@ -104,20 +104,20 @@ async function rankZeroMissing(processes: RankProcesses, message: RegExp): Promi
   checkFailed(failure, "CollectiveTimeoutError", message);
 }
 
-async function duplicateRank(processes: RankProcesses): Promise<void> {
+async function checkDuplicateRank(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   const first = processes.start("conforms", job.env(1));
   await first.waitForEvent("connecting");
   first.kill();
   await first.exited;
-  await expectAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
+  await checkAllPass([0, 1].map((rank) => processes.start("conforms", job.env(rank))));
 }
 
-async function worldSizeMismatch(processes: RankProcesses): Promise<void> {
+async function checkWorldSizeMismatch(processes: RankProcesses): Promise<void> {
   const job = await processes.openJob(2);
   processes.start("conforms", job.env(0));
-  const other = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
-  const failure = await other.waitForEvent("failed");
+  const otherRank = processes.start("conforms", { ...job.env(1), WORLD_SIZE: "3", LOCAL_WORLD_SIZE: "3" });
+  const failure = await otherRank.waitForEvent("failed");
   checkMessage(
     String(failure.message),
     /WORLD_SIZE mismatch: [23] on rank [01], [23] on rank [01]; set the same WORLD_SIZE/,

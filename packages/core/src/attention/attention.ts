@@ -1,5 +1,5 @@
 import { defineOp } from "../autograd/define-op.ts";
-import { type AttentionResult, savedOrComputed } from "../autograd/kept-attention.ts";
+import { type AttentionResult, getOrComputeAttention } from "../autograd/kept-attention.ts";
 import type { Context } from "../context.ts";
 import type { Slice } from "../mask/slice.ts";
 import { batchMaskOptions, resolveBatchMaskUnchecked } from "../mask/samples.ts";
@@ -68,8 +68,8 @@ export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0)
 }
 
 /** [B,H,S,D] kept in memory as [B,S,H,D], so that merging the heads is a view. */
-function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], size: number = d!): Tensor {
-  using memory = device.empty([b!, s!, h!, size], dtype);
+function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype"], headDim: number = d!): Tensor {
+  using memory = device.empty([b!, s!, h!, headDim], dtype);
   return memory.permute([0, 2, 1, 3]);
 }
 
@@ -115,13 +115,13 @@ function attend(context: AttentionContext, q: Tensor, k: Tensor, v: Tensor, sink
 const attentionOp = defineOp({
   name: "attention",
   forward([q, k, v, sinks]: [Tensor, Tensor, Tensor, Tensor | null], context: AttentionContext) {
-    const { output, lse } = savedOrComputed(q.shape.with(3, v.shape[3]!), () => attend(context, q, k, v, sinks));
+    const { output, lse } = getOrComputeAttention(q.shape.with(3, v.shape[3]!), () => attend(context, q, k, v, sinks));
     if (context.lseOutput) context.lseOutput.lse = lse.detach();
     // A handle of its own, as the inputs have: the caller may dispose theirs before the backward.
     const slopes = context.modifiers?.slopes?.detach() ?? null;
     return { output, saved: { q, k, v, sinks, slopes, output, lse, context } };
   },
-  backward({ q, k, v, sinks, slopes, output, lse, context }, dOutput, needed) {
+  backward({ q, k, v, sinks, slopes, output, lse, context }, dOutput, needsInputGrad) {
     context.ctx.assertOpen(`${context.backend.name}: backward`);
     using dOut = contiguousRows(dOutput);
     using delta = q.device.empty(lse.shape, "float32");
@@ -131,14 +131,14 @@ const attentionOp = defineOp({
     const call = { ...attentionCall({ ...context, modifiers }, q), dOut, lse, delta };
     recordCall(context.ctx, context.backend, "backward", { ...call, sinks }, kvShard(context, k, v));
     context.backend.attendBackward(context.ctx, call, grads, kvShard(context, k, v));
-    const dSinks = sinks && needed[3] ? sinkGradient(sinks, lse, delta) : null;
+    const dSinks = sinks && needsInputGrad[3] ? sinkGradient(sinks, lse, delta) : null;
     return [roundTo(grads.dq, q.dtype), roundTo(grads.dk, k.dtype), roundTo(grads.dv, v.dtype), dSinks];
   },
 });
 
-function gradientAccumulator(like: Tensor): Tensor {
-  const zeros = emptyBshd(like, "float32");
-  like.device.kernels.fill(zeros, 0);
+function gradientAccumulator(input: Tensor): Tensor {
+  const zeros = emptyBshd(input, "float32");
+  input.device.kernels.fill(zeros, 0);
   return zeros;
 }
 
@@ -202,23 +202,23 @@ export function attention(
   options?: AttentionOptionsWithLse,
 ): Tensor | AttentionOutput {
   checkContext("attention", ctx);
-  const given = attentionOptions.parse(options);
+  const parsedOptions = attentionOptions.parse(options);
   for (const x of [q, k, v]) checkTensor("attention", x);
-  const { scale = (q.shape[3] ?? 1) ** -0.5, sinks = null, returnLse } = given;
-  const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = given;
-  const backend = backendOrLocal("attention", ctx, given.backend);
+  const { scale = (q.shape[3] ?? 1) ** -0.5, sinks = null, returnLse } = parsedOptions;
+  const { queries = unshardedLayout(ctx, q), keys = unshardedLayout(ctx, k) } = parsedOptions;
+  const backend = backendOrLocal("attention", ctx, parsedOptions.backend);
   backend.check?.(ctx);
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
   checkAttention(where, { ctx, backend, scale, queries, keys }, { q, k, v });
-  const sizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
+  const batchShape = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
   if (sinks) checkSinks(where, sinks, q);
-  if (given.alibiSlopes)
-    checkSlopes(`${where}: alibiSlopes`, given.alibiSlopes, { q, heads: q.shape[1]!, hasAllHeads: true });
-  const resolved = resolveBatchMaskUnchecked(where, given, sizes);
-  const modifiers = resolveModifiers(ctx, given, { q, ofMask: resolved.modifiers });
-  checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, mask: resolved.mask, modifiers });
+  if (parsedOptions.alibiSlopes)
+    checkSlopes(`${where}: alibiSlopes`, parsedOptions.alibiSlopes, { q, heads: q.shape[1]!, hasAllHeads: true });
+  const batchMask = resolveBatchMaskUnchecked(where, parsedOptions, batchShape);
+  const modifiers = resolveModifiers(ctx, parsedOptions, { q, maskModifiers: batchMask.modifiers });
+  checkFeatures(ctx.device, { k, v }, { q: [], k: [], scale, mask: batchMask.mask, modifiers });
   const lseOutput: { lse?: Tensor } = {};
-  const { mask } = resolved;
+  const { mask } = batchMask;
   const context = { ctx, backend, scale, mask, modifiers, queries, keys, ...(returnLse && { lseOutput }) };
   using rows = contiguousRows(q);
   using keyRows = contiguousRows(k);

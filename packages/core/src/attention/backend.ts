@@ -106,13 +106,15 @@ export function checkBackend(where: string, backend: unknown): asserts backend i
     attendBackward,
     axes,
     check,
-    blockwise: inParts,
+    blockwise: blockwiseMethod,
     withShape,
   } = (backend ?? {}) as Partial<AttentionBackend>;
-  const areFunctions = [attend, attendBackward].every((each) => typeof each === "function");
-  const areOptional = [check, inParts, withShape].every((each) => each === undefined || typeof each === "function");
-  const fits = areFunctions && areOptional && Array.isArray(axes);
-  expectValue(where, fits, "an AttentionBackend, such as ring()", backend);
+  const hasRequiredMethods = [attend, attendBackward].every((each) => typeof each === "function");
+  const hasValidOptionalMethods = [check, blockwiseMethod, withShape].every(
+    (each) => each === undefined || typeof each === "function",
+  );
+  const isValidBackend = hasRequiredMethods && hasValidOptionalMethods && Array.isArray(axes);
+  expectValue(where, isValidBackend, "an AttentionBackend, such as ring()", backend);
 }
 
 /** The tile that these queries and keys form. */
@@ -151,14 +153,14 @@ export function local(): AttentionBackend {
 export function backendOrLocal(
   where: string,
   ctx: Context,
-  requested: string | AttentionBackend | undefined,
+  backend: string | AttentionBackend | undefined,
 ): AttentionBackend {
-  if (requested !== undefined) return ctx.backend(requested);
-  const cut = ctx.mesh.axes.filter((axis) => axis !== "dp" && ctx.mesh.shape[axis]! > 1);
-  if (cut.length === 0) return ctx.backend("local");
+  if (backend !== undefined) return ctx.backend(backend);
+  const shardedAxes = ctx.mesh.axes.filter((axis) => axis !== "dp" && ctx.mesh.shape[axis]! > 1);
+  if (shardedAxes.length === 0) return ctx.backend("local");
   throw new OptionError({
     where: `${where}: backend`,
-    expected: `a backend for the mesh axes ${cut.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
+    expected: `a backend for the mesh axes ${shardedAxes.map((axis) => `${axis}: ${ctx.mesh.shape[axis]}`).join(", ")}`,
     received: "none",
     remedy:
       'pass backend: "ring" (each rank holds a shard of the sequence), or "local" if each rank holds whole sequences',

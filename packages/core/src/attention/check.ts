@@ -68,11 +68,12 @@ export function backendLabel({ name, axes }: AttentionBackend): string {
 
 function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Tensor }): void {
   const [b, h, , d] = q.shape;
-  const [, hkv] = k.shape;
-  const ranks = q.rank === 4 && k.rank === 4 && v.rank === 4;
+  const [, numKvHeads] = k.shape;
+  const areRank4 = q.rank === 4 && k.rank === 4 && v.rank === 4;
   const isHeadSize = (size: number): boolean => size >= 1 && size <= maxHeadSize;
-  const fits = ranks && k.shape[0] === b && k.shape[3] === d && [0, 1, 2].every((i) => k.shape[i] === v.shape[i]);
-  if (!fits || h! % hkv! !== 0 || !isHeadSize(d!) || !isHeadSize(v.shape[3]!)) {
+  const areCompatibleShapes =
+    areRank4 && k.shape[0] === b && k.shape[3] === d && [0, 1, 2].every((i) => k.shape[i] === v.shape[i]);
+  if (!areCompatibleShapes || h! % numKvHeads! !== 0 || !isHeadSize(d!) || !isHeadSize(v.shape[3]!)) {
     throw new ShapeError({
       where,
       expected: `q [B,H,Sq,D], k [B,Hkv,Sk,D], v [B,Hkv,Sk,Dv], H a multiple of Hkv, D and Dv from 1 to ${maxHeadSize}`,
@@ -93,13 +94,13 @@ function checkTensors(where: string, { q, k, v }: { q: Tensor; k: Tensor; v: Ten
 
 function checkRows(
   where: string,
-  what: "queries" | "keys",
+  operandName: "queries" | "keys",
   { shape, layout, call }: { shape: readonly number[]; layout: Layout; call: AttentionArguments },
 ): void {
   const rows = spansLength(layout.spans(call.ctx.mesh.coordinate));
   if (shape[2] === rows) return;
   throw new ShapeError({
-    where: `${where}: ${what} ${formatShape(shape)}`,
+    where: `${where}: ${operandName} ${formatShape(shape)}`,
     expected: `${rows} rows, this rank's shard of ${layout.length} rows`,
     received: String(shape[2]),
     remedy: "pass the placement and the length that the sequence was sharded with",
@@ -215,8 +216,8 @@ function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): re
   if (slopes) features.push(["slopes", `slopes ${formatShape(slopes.shape)}`]);
   if (dropout) features.push(["dropout", `dropout with probability ${dropout.probability}`]);
   if (sampleMasks) features.push(["sampleMasks", `sampleMasks for ${sampleMasks.length} samples`]);
-  const [size, valueSize] = [k.shape[3]!, v.shape[3]!];
-  if (size !== valueSize)
-    features.push(["valueHeadSize", `keys of head size ${size} and values of head size ${valueSize}`]);
+  const [headDim, valueHeadDim] = [k.shape[3]!, v.shape[3]!];
+  if (headDim !== valueHeadDim)
+    features.push(["valueHeadSize", `keys of head size ${headDim} and values of head size ${valueHeadDim}`]);
   return features;
 }

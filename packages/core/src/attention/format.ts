@@ -5,7 +5,7 @@ import { checkIntegerSpans, type Span } from "../placement/span.ts";
 // Masks, shards and other lists as text that is equal where they are: what ranks record of a call, for `recordCall`.
 
 /** Slices, spans and shards that are listed one by one; of more, the first ones and a hash of all. */
-const MAX_LISTED = 4;
+const MAX_LISTED_ITEMS = 4;
 
 /**
  * `causal 0:512 × 0:512`, queries before keys, as ranges of Python; of many slices the first ones and a hash of all.
@@ -21,22 +21,22 @@ const MAX_LISTED = 4;
 export function formatSlices(slices: readonly Slice[]): string {
   checkSlices("formatSlices", slices);
   if (slices.length === 0) return "empty";
-  const named = slices
-    .slice(0, MAX_LISTED)
+  const listedSlices = slices
+    .slice(0, MAX_LISTED_ITEMS)
     .map(({ q0, q1, k0, k1, type }) => `${type} ${q0}:${q1} × ${k0}:${k1}`)
     .join(" + ");
-  if (slices.length <= MAX_LISTED) return named;
+  if (slices.length <= MAX_LISTED_ITEMS) return listedSlices;
   const hash = new Hash();
   for (const { q0, q1, k0, k1, type } of slices) {
     for (const each of [q0, q1, k0, k1, sliceTypeCodes[type]]) hash.add(each);
   }
-  return `${named} + … (${slices.length} slices, hash ${hash.hex()})`;
+  return `${listedSlices} + … (${slices.length} slices, hash ${hash.hex()})`;
 }
 
 /** `causal 0:5 × 0:5 | causal 0:8 × 0:8`, sample by sample; of many samples the first ones and a hash of all. */
 export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): string {
-  const named = sampleMasks.slice(0, MAX_LISTED).map(formatSlices).join(" | ");
-  if (sampleMasks.length <= MAX_LISTED) return named;
+  const listedSamples = sampleMasks.slice(0, MAX_LISTED_ITEMS).map(formatSlices).join(" | ");
+  if (sampleMasks.length <= MAX_LISTED_ITEMS) return listedSamples;
   const hash = new Hash();
   for (const slices of sampleMasks) {
     for (const { q0, q1, k0, k1, type } of slices) {
@@ -44,7 +44,7 @@ export function formatSampleMasks(sampleMasks: readonly (readonly Slice[])[]): s
     }
     hash.add(-1);
   }
-  return `${named} | … (${sampleMasks.length} samples, hash ${hash.hex()})`;
+  return `${listedSamples} | … (${sampleMasks.length} samples, hash ${hash.hex()})`;
 }
 
 /**
@@ -66,18 +66,20 @@ export function formatShards(shards: readonly (readonly Span[])[]): string {
     for (const { start, length, step } of shards[i]!) for (const each of [start, length, step]) hash.add(each);
     hash.add(-1);
   }
-  const named = shards.slice(0, MAX_LISTED).map(formatSpans);
-  const isWhole = shards.length <= MAX_LISTED && named.every((each) => !each.endsWith("…"));
-  return isWhole ? named.join(" | ") : `${named.join(" | ")} | … (${shards.length} shards, hash ${hash.hex()})`;
+  const listedShards = shards.slice(0, MAX_LISTED_ITEMS).map(formatSpans);
+  const isComplete = shards.length <= MAX_LISTED_ITEMS && listedShards.every((each) => !each.endsWith("…"));
+  return isComplete
+    ? listedShards.join(" | ")
+    : `${listedShards.join(" | ")} | … (${shards.length} shards, hash ${hash.hex()})`;
 }
 
 function formatSpans(spans: readonly Span[]): string {
   if (spans.length === 0) return "none";
-  const named = spans
-    .slice(0, MAX_LISTED)
+  const listedSpans = spans
+    .slice(0, MAX_LISTED_ITEMS)
     .map(({ start, length, step }) => `${start}:${start + length * step}${step === 1 ? "" : `:${step}`}`)
     .join(",");
-  return spans.length <= MAX_LISTED ? named : `${named},…`;
+  return spans.length <= MAX_LISTED_ITEMS ? listedSpans : `${listedSpans},…`;
 }
 
 /**
@@ -107,15 +109,15 @@ class Hash {
   #high = 0x3c6ef372;
 
   add(value: number): void {
-    const word = value | 0;
-    const rest = Math.floor(value / 2 ** 32) | 0;
-    this.#low = murmurMix(murmurMix(this.#low, word), rest);
-    this.#high = murmurMix(murmurMix(this.#high, word), rest);
+    const lowWord = value | 0;
+    const highWord = Math.floor(value / 2 ** 32) | 0;
+    this.#low = murmurMix(murmurMix(this.#low, lowWord), highWord);
+    this.#high = murmurMix(murmurMix(this.#high, lowWord), highWord);
   }
 
   hex(): string {
     return [murmurFinalize(this.#high), murmurFinalize(this.#low)]
-      .map((half) => half.toString(16).padStart(8, "0"))
+      .map((word) => word.toString(16).padStart(8, "0"))
       .join("");
   }
 }
@@ -123,8 +125,8 @@ class Hash {
 function murmurMix(hash: number, word: number): number {
   let k = Math.imul(word, 0xcc9e2d51);
   k = Math.imul((k << 15) | (k >>> 17), 0x1b873593);
-  const next = hash ^ k;
-  return (Math.imul((next << 13) | (next >>> 19), 5) + 0xe6546b64) | 0;
+  const mixed = hash ^ k;
+  return (Math.imul((mixed << 13) | (mixed >>> 19), 5) + 0xe6546b64) | 0;
 }
 
 function murmurFinalize(hash: number): number {

@@ -29,11 +29,11 @@ type ModifierOptions = ResolvedOptionsOf<typeof attentionModifierOptions>;
 export function resolveModifiers(
   ctx: Context,
   { softcap, alibiSlopes, dropout }: ModifierOptions,
-  { q, ofMask }: { readonly q: Tensor; readonly ofMask: AttentionModifiers | undefined },
+  { q, maskModifiers }: { readonly q: Tensor; readonly maskModifiers: AttentionModifiers | undefined },
 ): AttentionModifiers | undefined {
-  if (softcap === undefined && alibiSlopes === undefined && dropout === 0) return ofMask;
+  if (softcap === undefined && alibiSlopes === undefined && dropout === 0) return maskModifiers;
   return {
-    ...ofMask,
+    ...maskModifiers,
     ...(softcap !== undefined && { softcap }),
     ...(alibiSlopes && { slopes: alibiSlopes }),
     ...(dropout > 0 && {
@@ -54,8 +54,8 @@ export function checkSlopes(
   { q, heads, hasAllHeads }: { readonly q: Tensor; readonly heads: number; readonly hasAllHeads: boolean },
 ): void {
   checkTensor(where, slopes);
-  const fits = hasAllHeads ? slopes.shape[0] === heads : slopes.shape[0]! >= heads;
-  if (slopes.rank !== 1 || !fits) {
+  const hasSlopePerHead = hasAllHeads ? slopes.shape[0] === heads : slopes.shape[0]! >= heads;
+  if (slopes.rank !== 1 || !hasSlopePerHead) {
     throw new ShapeError({
       where,
       expected: `shape [${heads}], one slope per query head`,

@@ -14,7 +14,7 @@ import type { AttentionModifiers, KvBlock } from "./tile.ts";
 /** Calls of a rank whose descriptions are kept: those of a model's layers, not of a sequence that grows with each call. */
 const MAX_CACHED_CALLS = 16;
 /** Masks of more slices are compared by identity. */
-const MAX_COMPARED = 4;
+const MAX_COMPARED_SLICES = 4;
 
 /** Which half of an attention call is recorded. */
 export type AttentionPass = "forward" | "backward";
@@ -66,7 +66,7 @@ class CallDescription {
   readonly #dtype: Tensor["dtype"];
   /** B, H, Hkv, D and Dv. */
   readonly #sizes: readonly [number, number, number, number, number];
-  #text: string | undefined;
+  #cachedDescription: string | undefined;
 
   constructor(
     mesh: Coordinate,
@@ -86,16 +86,16 @@ class CallDescription {
   readonly backward = (): string => `attention backward by ${this.#description()}`;
 
   matches(backend: AttentionBackend, call: RecordedCall, { k, v }: KvBlock): boolean {
-    const own = this.#call;
+    const describedCall = this.#call;
     const { q, scale, mask, modifiers, queries, keys, sinks } = call;
     const [batch, heads, kvHeads, headDim, valueHeadDim] = this.#sizes;
     return (
-      own.queries === queries &&
-      own.keys === keys &&
-      own.scale === scale &&
-      equalModifiers(own.modifiers, modifiers) &&
+      describedCall.queries === queries &&
+      describedCall.keys === keys &&
+      describedCall.scale === scale &&
+      equalModifiers(describedCall.modifiers, modifiers) &&
       this.#hasSinks === (sinks !== null) &&
-      equalSlices(own.mask, mask) &&
+      equalSlices(describedCall.mask, mask) &&
       this.#dtype === q.dtype &&
       batch === q.shape[0] &&
       heads === q.shape[1] &&
@@ -107,13 +107,13 @@ class CallDescription {
   }
 
   #description(): string {
-    return (this.#text ??= this.#format());
+    return (this.#cachedDescription ??= this.#format());
   }
 
   #format(): string {
     const { scale, mask, modifiers, queries, keys } = this.#call;
     const [batch, heads, kvHeads, headDim, valueHeadDim] = this.#sizes;
-    const parts = [
+    const fields = [
       `${describeBackend(this.#backend)}: ${this.#dtype} [${batch},${heads},S,${headDim}]`,
       ...(kvHeads === heads ? [] : [`${kvHeads} KV heads`]),
       ...(valueHeadDim === headDim ? [] : [`values of head size ${valueHeadDim}`]),
@@ -123,15 +123,15 @@ class CallDescription {
       `mask ${formatSlices(mask)}`,
     ];
     const [queriesAt, keysAt] = [formatShardLayout(queries, this.#mesh), formatShardLayout(keys, this.#mesh)];
-    if (queriesAt === keysAt) return [...parts, `rows ${queriesAt}`].join(", ");
-    return [...parts, `queries ${queriesAt}`, `keys ${keysAt}`].join(", ");
+    if (queriesAt === keysAt) return [...fields, `rows ${queriesAt}`].join(", ");
+    return [...fields, `queries ${queriesAt}`, `keys ${keysAt}`].join(", ");
   }
 }
 
 /** Masks are often made anew for each call: short lists are compared slice by slice. */
 function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
   if (a === b) return true;
-  if (a.length !== b.length || a.length > MAX_COMPARED) return false;
+  if (a.length !== b.length || a.length > MAX_COMPARED_SLICES) return false;
   return a.every((slice, i) => {
     const { q0, q1, k0, k1, type } = b[i]!;
     return slice.q0 === q0 && slice.q1 === q1 && slice.k0 === k0 && slice.k1 === k1 && slice.type === type;

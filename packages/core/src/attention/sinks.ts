@@ -34,21 +34,21 @@ export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
 }
 
 /** A number of each head [H] for every row, [B,H,S] float32 in memory of its own. */
-function broadcastToRows(sinks: Tensor, like: Tensor): Tensor {
-  const rows = like.device.empty(like.shape, "float32");
-  using column = sinks.reshape([1, sinks.size, 1]);
-  like.device.kernels.copy(rows, column);
+function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
+  const rows = lse.device.empty(lse.shape, "float32");
+  using headColumn = sinks.reshape([1, sinks.size, 1]);
+  lse.device.kernels.copy(rows, headColumn);
   return rows;
 }
 
 /** state ← the state over its keys and the sink of each head, for all of its rows. Not recorded. */
 export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
   const { device, shape } = out;
-  using zero = device.empty([shape[3]!], "float32");
-  device.kernels.fill(zero, 0);
-  using values = zero.expand(shape);
+  using zeroVector = device.empty([shape[3]!], "float32");
+  device.kernels.fill(zeroVector, 0);
+  using zeros = zeroVector.expand(shape);
   using logits = broadcastToRows(sinks, lse);
-  device.kernels.merge({ out, lse }, { out: values, lse: logits });
+  device.kernels.merge({ out, lse }, { out: zeros, lse: logits });
 }
 
 /**
@@ -57,17 +57,17 @@ export function mergeSinks({ out, lse }: AttentionState, sinks: Tensor): void {
  */
 export function sinkGradient(sinks: Tensor, lse: Tensor, delta: Tensor): Tensor {
   const { kernels } = lse.device;
-  using floor = lse.device.empty(lse.shape, "float32");
-  kernels.scalar("max", floor, lse, MIN_LSE);
+  using clampedLse = lse.device.empty(lse.shape, "float32");
+  kernels.scalar("max", clampedLse, lse, MIN_LSE);
   using weights = broadcastToRows(sinks, lse);
-  kernels.binary("sub", weights, weights, floor);
+  kernels.binary("sub", weights, weights, clampedLse);
   kernels.unary("exp", weights, weights);
   kernels.binary("mul", weights, weights, delta);
   kernels.scalar("mul", weights, weights, -1);
-  using byHead = weights.permute([0, 2, 1]);
-  const sum = sumToSize(byHead, sinks.shape);
+  using headsLast = weights.permute([0, 2, 1]);
+  const sum = sumToSize(headsLast, sinks.shape);
   if (sum.dtype === sinks.dtype) return sum;
-  const rounded = sum.to(sinks.dtype);
+  const gradient = sum.to(sinks.dtype);
   sum.dispose();
-  return rounded;
+  return gradient;
 }

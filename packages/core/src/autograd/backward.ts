@@ -1,5 +1,5 @@
 import { AutogradError } from "../errors.ts";
-import { releaseOnError, untracked } from "../tracking.ts";
+import { releaseOnError, runUntracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
@@ -20,7 +20,7 @@ export function backward(root: Tensor, gradient?: Tensor): void {
     });
   }
   const seed = rootGradient(root, gradient);
-  untracked(() => noGrad(() => runBackward(edge, seed)));
+  runUntracked(() => noGrad(() => runBackward(edge, seed)));
 }
 
 function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
@@ -37,9 +37,9 @@ function rootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
       remedy: "reduce the tensor to a scalar loss, or pass its gradient",
     });
   }
-  const one = root.device.empty(root.shape, root.dtype);
-  root.device.kernels.fill(one, 1);
-  return one;
+  const ones = root.device.empty(root.shape, root.dtype);
+  root.device.kernels.fill(ones, 1);
+  return ones;
 }
 
 function checkGradient(where: string, gradient: Tensor, of: TensorMetadata): void {
@@ -51,28 +51,28 @@ function checkGradient(where: string, gradient: Tensor, of: TensorMetadata): voi
   });
 }
 
-function runBackward(start: Exclude<Edge, null>, seed: Tensor): void {
-  const pending = new GradientQueue();
+function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
+  const queue = new GradientQueue();
   try {
-    accumulate(start, seed, pending);
-    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
-      const { node, gradient } = next;
-      if (addInPlace(node, gradient, pending)) continue;
-      accumulateAll(node, runNode(node, gradient), pending);
+    accumulate(rootEdge, seed, queue);
+    for (let entry = queue.pop(); entry !== undefined; entry = queue.pop()) {
+      const { node, gradient } = entry;
+      if (addInPlace(node, gradient, queue)) continue;
+      accumulateAll(node, runNode(node, gradient), queue);
     }
   } finally {
-    pending.dispose();
+    queue.dispose();
   }
 }
 
 /** Whether the gradient of a node's input was added to what its input has already received; frees both if so. */
-function addInPlace(node: GradNode, dOutput: Tensor, pending: GradientQueue): boolean {
+function addInPlace(node: GradNode, dOutput: Tensor, queue: GradientQueue): boolean {
   const [edge] = node.edges;
   if (!node.definition?.addGradient || !edge || !("node" in edge)) return false;
-  const into = pending.get(edge.node);
-  if (!into || !isSoleOwner(into)) return false;
+  const accumulated = queue.get(edge.node);
+  if (!accumulated || !isSoleOwner(accumulated)) return false;
   try {
-    node.definition.addGradient(dOutput, into);
+    node.definition.addGradient(dOutput, accumulated);
   } finally {
     node.free();
     dOutput.dispose();
@@ -93,15 +93,15 @@ function runNode(node: GradNode, dOutput: Tensor): readonly (Tensor | null)[] {
     });
   }
   try {
-    const needed = node.edges.map((edge) => edge !== null);
+    const needsInputGrad = node.edges.map((edge) => edge !== null);
     const seen = new Set([dOutput]);
-    const own = definition.backward(dOutput, needed).map((gradient) => {
+    const inputGradients = definition.backward(dOutput, needsInputGrad).map((gradient) => {
       if (gradient === null) return null;
       if (seen.has(gradient)) return gradient.detach();
       seen.add(gradient);
       return gradient;
     });
-    return checkGradients(node, own);
+    return checkGradients(node, inputGradients);
   } finally {
     node.free();
     dOutput.dispose();
@@ -123,25 +123,25 @@ function checkGradients(node: GradNode, gradients: readonly (Tensor | null)[]): 
 }
 
 /** The gradients of a node's inputs, one after the other; if one cannot be delivered, the others are disposed. */
-function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], pending: GradientQueue): void {
-  let delivered = 0;
+function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], queue: GradientQueue): void {
+  let numDelivered = 0;
   try {
     for (const gradient of gradients) {
-      const edge = node.edges[delivered++] ?? null;
+      const edge = node.edges[numDelivered++] ?? null;
       if (gradient === null) continue;
       if (edge === null) gradient.dispose();
-      else accumulate(edge, gradient, pending);
+      else accumulate(edge, gradient, queue);
     }
   } catch (error) {
-    for (const gradient of gradients.slice(delivered)) gradient?.dispose();
+    for (const gradient of gradients.slice(numDelivered)) gradient?.dispose();
     throw error;
   }
 }
 
 /** Takes the gradient, whatever happens. */
-function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, pending: GradientQueue): void {
+function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: GradientQueue): void {
   try {
-    if ("node" in edge) pending.add(edge.node, gradient);
+    if ("node" in edge) queue.add(edge.node, gradient);
     else accumulateGrad(edge.leaf, gradient);
   } catch (error) {
     gradient.dispose();
@@ -172,11 +172,11 @@ function isSoleOwner(gradient: Tensor): boolean {
 
 /** a + b, in place where nothing else holds them; takes both. */
 function addGradients(a: Tensor, b: Tensor): Tensor {
-  const [into, other] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
-  const out = isSoleOwner(into) ? into : into.device.empty(into.shape, into.dtype);
-  out.device.kernels.binary("add", out, into, other);
-  if (out !== into) into.dispose();
-  other.dispose();
+  const [target, addend] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
+  const out = isSoleOwner(target) ? target : target.device.empty(target.shape, target.dtype);
+  out.device.kernels.binary("add", out, target, addend);
+  if (out !== target) target.dispose();
+  addend.dispose();
   return out;
 }
 
@@ -186,9 +186,9 @@ class GradientQueue {
   readonly #gradients = new Map<GradNode, Tensor>();
 
   add(node: GradNode, gradient: Tensor): void {
-    const before = this.#gradients.get(node);
-    this.#gradients.set(node, before ? addGradients(before, gradient) : gradient);
-    if (!before) this.#nodes.splice(this.#position(node.sequence), 0, node);
+    const accumulated = this.#gradients.get(node);
+    this.#gradients.set(node, accumulated ? addGradients(accumulated, gradient) : gradient);
+    if (!accumulated) this.#nodes.splice(this.#position(node.sequence), 0, node);
   }
 
   get(node: GradNode): Tensor | undefined {

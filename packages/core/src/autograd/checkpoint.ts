@@ -4,7 +4,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { scope } from "../scope.ts";
 import { Tensor } from "../tensor.ts";
-import { untracked } from "../tracking.ts";
+import { runUntracked } from "../tracking.ts";
 import { reshape } from "../views.ts";
 import { backward } from "./backward.ts";
 import { SavedAttention } from "./kept-attention.ts";
@@ -76,30 +76,33 @@ export function checkpoint(
 }
 
 function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
-  const run: Body<readonly Tensor[]> = (...each) => scope(() => viewIfInput(runBody(body, each), each));
-  if (!isGradEnabled()) return run(...inputs);
+  const runScoped: Body<readonly Tensor[]> = (...each) => scope(() => viewIfInput(runBody(body, each), each));
+  if (!isGradEnabled()) return runScoped(...inputs);
   // Recording shows whether the result requires grad, which leaves used only inside the body may cause.
   const withRngState = preserveRngState();
   const attention = keepAttention ? new SavedAttention() : undefined;
-  const within = (each: () => Tensor): Tensor => withRngState(() => (attention ? attention.run(each) : each()));
-  using traced = runForwardPass(() => within(() => run(...inputs)), attention);
-  if (!traced.node) {
+  const runWithState = (each: () => Tensor): Tensor => withRngState(() => (attention ? attention.run(each) : each()));
+  using forwardOutput = runForwardPass(() => runWithState(() => runScoped(...inputs)), attention);
+  if (!forwardOutput.node) {
     attention?.[Symbol.dispose]();
-    return traced.detach();
+    return forwardOutput.detach();
   }
-  const kept = untracked(() => inputs.map((input) => input.detach()));
-  const saved = Object.fromEntries(kept.map((input, i) => [`input ${i}`, input]));
+  const savedInputs = runUntracked(() => inputs.map((input) => input.detach()));
+  const saved = Object.fromEntries(savedInputs.map((input, i) => [`input ${i}`, input]));
   const versions = recordVersions(saved);
-  return traced.detach().record(
+  return forwardOutput.detach().record(
     inputs,
     {
       name: "checkpoint",
-      backward(dOutput, needed) {
+      backward(dOutput, needsInputGrad) {
         checkVersions("checkpoint", saved, versions);
-        return recomputeGradients((...each) => within(() => run(...each)), kept, { dOutput, needed });
+        return recomputeGradients((...each) => runWithState(() => runScoped(...each)), savedInputs, {
+          dOutput,
+          needsInputGrad,
+        });
       },
       free() {
-        for (const input of kept) input.dispose();
+        for (const input of savedInputs) input.dispose();
         attention?.[Symbol.dispose]();
       },
     },
@@ -130,12 +133,12 @@ function viewIfInput(result: Tensor, inputs: readonly Tensor[]): Tensor {
 
 function recomputeGradients(
   body: Body<readonly Tensor[]>,
-  kept: readonly Tensor[],
-  { dOutput, needed }: { dOutput: Tensor; needed: readonly boolean[] },
+  savedInputs: readonly Tensor[],
+  { dOutput, needsInputGrad }: { dOutput: Tensor; needsInputGrad: readonly boolean[] },
 ): (Tensor | null)[] {
-  const inputs = kept.map((input, i) => {
+  const inputs = savedInputs.map((input, i) => {
     const leaf = input.detach();
-    leaf.requiresGrad = needed[i]!;
+    leaf.requiresGrad = needsInputGrad[i]!;
     return leaf;
   });
   try {

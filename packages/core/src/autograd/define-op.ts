@@ -19,10 +19,10 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
    */
   forward(inputs: Inputs, options: Options, isRecorded: boolean): { readonly output: Tensor; readonly saved: S };
   /**
-   * One gradient per input, of its shape and dtype, or null where `needed` is false or the gradient is zero. The caller takes ownership of returned
+   * One gradient per input, of its shape and dtype, or null where `needsInputGrad` is false or the gradient is zero. The caller takes ownership of returned
    * tensors; `dOutput` may be among them.
    */
-  backward(saved: S, dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
+  backward(saved: S, dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
 }
 
 /**
@@ -76,7 +76,7 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
 
 /** Trackers of forwards, by nesting depth: a call reuses the tracker of an earlier one at the same depth. */
 const idleTrackers: TensorTracker[] = [];
-let depth = 0;
+let nestingDepth = 0;
 
 /** A scope tracks only the output of the forward: the tape owns saved tensors. */
 function runForward<Inputs extends readonly (Tensor | null)[], Options, S extends SavedValues>(
@@ -84,17 +84,17 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
   inputs: Inputs,
   { options, isRecorded }: { readonly options: Options; readonly isRecorded: boolean },
 ): { readonly output: Tensor; readonly saved: S } {
-  const tracker = (idleTrackers[depth] ??= new TensorTracker());
-  depth++;
-  const outer = enterTracker(tracker);
+  const tracker = (idleTrackers[nestingDepth] ??= new TensorTracker());
+  nestingDepth++;
+  const outerTracker = enterTracker(tracker);
   const gradMode = setGradMode(false);
   let result: { readonly output: Tensor; readonly saved: S } | undefined;
   try {
     result = op.forward(inputs, options, isRecorded);
   } finally {
     setGradMode(gradMode);
-    leaveTracker(outer);
-    depth--;
+    leaveTracker(outerTracker);
+    nestingDepth--;
     // If it throws, nothing is retained.
     if (result === undefined) tracker.release();
     else tracker.untrackAll();
@@ -117,30 +117,30 @@ function recordOp<Inputs extends readonly (Tensor | null)[], Options, S extends 
   inputs: Inputs,
   { output, saved }: { readonly output: Tensor; readonly saved: S },
 ): void {
-  const kept = detachShared(saved, inputs, output);
-  const versions = recordVersions(kept);
+  const savedHandles = detachShared(saved, inputs, output);
+  const versions = recordVersions(savedHandles);
   output.record(inputs, {
     name: op.name,
-    backward(dOutput, needed) {
-      checkVersions(op.name, kept, versions);
-      return releaseOnError(() => op.backward(kept, dOutput, needed));
+    backward(dOutput, needsInputGrad) {
+      checkVersions(op.name, savedHandles, versions);
+      return releaseOnError(() => op.backward(savedHandles, dOutput, needsInputGrad));
     },
-    free: () => disposeSaved(kept),
+    free: () => disposeSaved(savedHandles),
   });
 }
 
 function detachShared<S extends SavedValues>(saved: S, inputs: readonly (Tensor | null)[], output: Tensor): S {
-  const outer = enterTracker(undefined);
+  const outerTracker = enterTracker(undefined);
   try {
-    const kept: Record<string, unknown> = {};
+    const savedHandles: Record<string, unknown> = {};
     for (const name in saved) {
       const value: unknown = saved[name];
       const isShared = value instanceof Tensor && (value === output || inputs.includes(value));
-      kept[name] = isShared ? value.detach() : value;
+      savedHandles[name] = isShared ? value.detach() : value;
     }
-    return kept as S;
+    return savedHandles as S;
   } finally {
-    leaveTracker(outer);
+    leaveTracker(outerTracker);
   }
 }
 

@@ -1,7 +1,7 @@
 import { AutogradError } from "../errors.ts";
 import { formatShape, sameShape, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { untracked } from "../tracking.ts";
+import { runUntracked } from "../tracking.ts";
 import { checkVersions, recordVersions, type SavedVersions } from "./saved-tensors.ts";
 
 /** What a call of attention computes: [B,H,Sq,Dv] in q's dtype and [B,H,Sq] float32. */
@@ -24,7 +24,7 @@ export class SavedAttention implements Disposable {
   /** Of a checkpoint around this one, which keeps what is computed here, too. */
   readonly #outer: SavedAttention | undefined = activeAttention;
   /** The result that the next call gets; undefined while the body runs for the first time. */
-  #next: number | undefined;
+  #nextResult: number | undefined;
 
   /** Whether a checkpoint that runs its body now keeps results: one within keeps them, too, or its recomputation would compute them. */
   static get isActive(): boolean {
@@ -34,33 +34,33 @@ export class SavedAttention implements Disposable {
   /** Runs `body` (synchronous), whose calls of attention are kept the first time and get what was kept from then on. */
   run<T>(body: () => T): T {
     try {
-      return withActive(this, body);
+      return withActiveAttention(this, body);
     } finally {
-      this.#next = 0;
+      this.#nextResult = 0;
     }
   }
 
   resolve(shape: Shape, compute: () => AttentionResult): AttentionResult {
-    if (this.#next !== undefined) return this.#takeResult(shape);
+    if (this.#nextResult !== undefined) return this.#takeResult(shape);
     const result = this.#outer ? this.#outer.resolve(shape, compute) : compute();
-    const kept = untracked(() => ({ output: result.output.detach(), lse: result.lse.detach() }));
-    this.#results.push({ ...kept, versions: recordVersions(kept) });
+    const savedResult = runUntracked(() => ({ output: result.output.detach(), lse: result.lse.detach() }));
+    this.#results.push({ ...savedResult, versions: recordVersions(savedResult) });
     return result;
   }
 
   #takeResult(shape: Shape): AttentionResult {
-    const kept = this.#results[this.#next!++];
-    if (!kept || !sameShape(kept.output.shape, shape)) {
+    const savedResult = this.#results[this.#nextResult!++];
+    if (!savedResult || !sameShape(savedResult.output.shape, shape)) {
       throw new AutogradError({
         where: "checkpoint",
-        expected: kept
-          ? `attention call ${this.#next} to return shape ${formatShape(kept.output.shape)}, as in the original forward`
+        expected: savedResult
+          ? `attention call ${this.#nextResult} to return shape ${formatShape(savedResult.output.shape)}, as in the original forward`
           : `at most ${this.#results.length} attention calls, as in the original forward`,
         received: `an attention call that returns shape ${formatShape(shape)}`,
         remedy: "pass a body that makes the same attention calls when it is recomputed, or omit keepAttention",
       });
     }
-    const { output, lse, versions } = kept;
+    const { output, lse, versions } = savedResult;
     checkVersions("checkpoint", { output, lse }, versions);
     return { output: output.detach(), lse: lse.detach() };
   }
@@ -73,17 +73,17 @@ export class SavedAttention implements Disposable {
 
 let activeAttention: SavedAttention | undefined;
 
-function withActive<T>(kept: SavedAttention, body: () => T): T {
-  const before = activeAttention;
-  activeAttention = kept;
+function withActiveAttention<T>(attention: SavedAttention, body: () => T): T {
+  const previousAttention = activeAttention;
+  activeAttention = attention;
   try {
     return body();
   } finally {
-    activeAttention = before;
+    activeAttention = previousAttention;
   }
 }
 
 /** The result of a call of attention, of that shape: what a checkpoint that runs its body again has kept, or what `compute` gives. */
-export function savedOrComputed(shape: Shape, compute: () => AttentionResult): AttentionResult {
+export function getOrComputeAttention(shape: Shape, compute: () => AttentionResult): AttentionResult {
   return activeAttention ? activeAttention.resolve(shape, compute) : compute();
 }

@@ -11,12 +11,12 @@ export interface BackwardDefinition {
    * One gradient per input, of its shape and dtype, or null where none is needed. The caller takes ownership of them and
    * keeps that of `dOutput`, which may be returned unchanged.
    */
-  backward(dOutput: Tensor, needed: readonly boolean[]): readonly (Tensor | null)[];
+  backward(dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
   /**
-   * Of an operation of one input that shows a part of it: adds its gradient to `into`, what other operations have contributed so
+   * Of an operation of one input that shows a part of it: adds its gradient to `accumulator`, what other operations have contributed so
    * far. Without it, the parts of a tensor would each be a gradient of its whole size, zero elsewhere.
    */
-  addGradient?(dOutput: Tensor, into: Tensor): void;
+  addGradient?(dOutput: Tensor, accumulator: Tensor): void;
   /** Disposes the saved tensors. */
   free(): void;
 }
@@ -88,18 +88,18 @@ export function isRecorded(x: Tensor): boolean {
 
 /** Switches recording on or off; returns what it was. */
 export function setGradMode(enabled: boolean): boolean {
-  const before = gradEnabled;
+  const previousMode = gradEnabled;
   gradEnabled = enabled;
-  return before;
+  return previousMode;
 }
 
 function withGradMode<T>(on: boolean, body: () => T): T {
-  const before = gradEnabled;
+  const previousMode = gradEnabled;
   gradEnabled = on;
   try {
     return body();
   } finally {
-    gradEnabled = before;
+    gradEnabled = previousMode;
   }
 }
 

@@ -24,14 +24,14 @@ export function rankGroupCast(
   plan: GroupCastPlan,
   { rank, size }: Pick<ProcessGroup, "rank" | "size">,
 ): RankGroupCast {
-  const isPlan = typeof plan === "object" && plan !== null && typeof plan.ranges === "function";
-  expectValue(where, isPlan, "a plan { size, ranges(sender, receiver) }", plan);
+  const isValidPlan = typeof plan === "object" && plan !== null && typeof plan.ranges === "function";
+  expectValue(where, isValidPlan, "a plan { size, ranges(sender, receiver) }", plan);
   if (plan.size !== size) {
     throw new OptionError({ where, expected: `a plan for ${size} ranks`, received: formatValue(plan.size) });
   }
-  let byRank = verifiedPlans.get(plan);
-  if (!byRank) verifiedPlans.set(plan, (byRank = []));
-  return (byRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: byRank }));
+  let castsByRank = verifiedPlans.get(plan);
+  if (!castsByRank) verifiedPlans.set(plan, (castsByRank = []));
+  return (castsByRank[rank] ??= verifyPlan(where, plan, { rank, knownCasts: castsByRank }));
 }
 
 /** `knownCasts`: what other ranks of this process send and receive, which was verified with them. */
@@ -43,9 +43,9 @@ function verifyPlan(
   const [sent, received]: (readonly RowRange[])[][] = [[], []];
   let [receivedRows, sentEnd] = [0, 0];
   for (let peer = 0; peer < plan.size; peer++) {
-    const other = knownCasts[peer];
-    sent!.push(other ? other.received[rank]! : checkRanges(where, plan, rank, peer));
-    received!.push(other ? other.sent[rank]! : checkRanges(where, plan, peer, rank));
+    const peerCast = knownCasts[peer];
+    sent!.push(peerCast ? peerCast.received[rank]! : checkRanges(where, plan, rank, peer));
+    received!.push(peerCast ? peerCast.sent[rank]! : checkRanges(where, plan, peer, rank));
     receivedRows += countRows(received![peer]!);
     sentEnd = Math.max(sentEnd, lastRowEnd(sent![peer]!));
   }
@@ -87,8 +87,8 @@ export function countRows(ranges: readonly RowRange[]): number {
 }
 
 function lastRowEnd(ranges: readonly RowRange[]): number {
-  const last = ranges.at(-1);
-  return last ? last.start + last.length : 0;
+  const lastRange = ranges.at(-1);
+  return lastRange ? lastRange.start + lastRange.length : 0;
 }
 
 const planHashes = new WeakMap<GroupCastPlan, readonly [number, number]>();
@@ -115,8 +115,8 @@ class WordHash {
 
 /** Of all ranges of a plan, computed once for a plan object: every pair of ranks is visited. */
 function hashPlan(plan: GroupCastPlan): readonly [number, number] {
-  let cached = planHashes.get(plan);
-  if (!cached) {
+  let cachedHash = planHashes.get(plan);
+  if (!cachedHash) {
     const hash = new WordHash();
     for (let sender = 0; sender < plan.size; sender++) {
       for (let receiver = 0; receiver < plan.size; receiver++) {
@@ -125,9 +125,9 @@ function hashPlan(plan: GroupCastPlan): readonly [number, number] {
         }
       }
     }
-    planHashes.set(plan, (cached = [hash.low, hash.high]));
+    planHashes.set(plan, (cachedHash = [hash.low, hash.high]));
   }
-  return cached;
+  return cachedHash;
 }
 
 /** What must agree between ranks: the plan, how rows travel by it, and tensors but for their rows. */

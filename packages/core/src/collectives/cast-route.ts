@@ -18,13 +18,13 @@ export interface GroupCastRoute {
   /** First hop: what arrives, and the ranks of this host that it is forwarded to, as a whole. */
   readonly receives: readonly (ReceivedRows & { readonly forwardTo: readonly number[] })[];
   /** Second hop: what arrives by other ranks of this host. Absent where no rank has a second hop. */
-  readonly forwarded?: readonly ReceivedRows[];
+  readonly forwardedRows?: readonly ReceivedRows[];
 }
 
 /** All rows come from their owners. Nothing is kept: a thousand ranks in one process have millions of messages. */
 export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank" | "size">): GroupCastRoute {
   const sends: { readonly to: number; readonly ranges: readonly RowRange[] }[] = [];
-  for (const to of peersAfter(group)) {
+  for (const to of peersInRingOrder(group)) {
     const ranges = cast.sent[to]!;
     if (ranges.length > 0) sends.push({ to, ranges });
   }
@@ -41,7 +41,10 @@ export function directRoute(cast: RankGroupCast, group: Pick<ProcessGroup, "rank
 const noReceivers: readonly number[] = [];
 
 /** The ranks after one, then those before it: not all send to rank 0 first. */
-export function* peersAfter({ rank, size }: Pick<ProcessGroup, "rank" | "size">): Generator<number, void, undefined> {
+export function* peersInRingOrder({
+  rank,
+  size,
+}: Pick<ProcessGroup, "rank" | "size">): Generator<number, void, undefined> {
   for (let i = 1; i < size; i++) yield (rank + i) % size;
 }
 
@@ -73,14 +76,14 @@ const hostRoutes = new WeakMap<GroupCastPlan, WeakMap<readonly number[], HostRou
 export function hierarchicalRoute(
   plan: GroupCastPlan,
   cast: RankGroupCast,
-  { rank, hosts: all }: Pick<ProcessGroup, "rank" | "hosts">,
+  { rank, hosts: rankHosts }: Pick<ProcessGroup, "rank" | "hosts">,
 ): GroupCastRoute | undefined {
-  const hosts = sharedHosts(all);
+  const hosts = sharedHosts(rankHosts);
   if (!hosts) return undefined;
-  let byHosts = hostRoutes.get(plan);
-  if (!byHosts) hostRoutes.set(plan, (byHosts = new WeakMap()));
-  let routes = byHosts.get(hosts);
-  if (!routes) byHosts.set(hosts, (routes = new HostRoutes(plan, hosts)));
+  let routesByHosts = hostRoutes.get(plan);
+  if (!routesByHosts) hostRoutes.set(plan, (routesByHosts = new WeakMap()));
+  let routes = routesByHosts.get(hosts);
+  if (!routes) routesByHosts.set(hosts, (routes = new HostRoutes(plan, hosts)));
   return routes.of(rank, cast);
 }
 
@@ -112,31 +115,31 @@ class HostRoutes {
   }
 
   of(rank: number, cast: RankGroupCast): GroupCastRoute {
-    return (this.#routes[rank] ??= this.#routeOf(rank, cast));
+    return (this.#routes[rank] ??= this.#buildRoute(rank, cast));
   }
 
-  #routeOf(rank: number, cast: RankGroupCast): GroupCastRoute {
-    const sent = this.#hosts.map((): (readonly RowRange[])[] => []);
+  #buildRoute(rank: number, cast: RankGroupCast): GroupCastRoute {
+    const rangesByReceiver = this.#hosts.map((): (readonly RowRange[])[] => []);
     for (const host of this.#members.keys()) {
       for (const { ranges, receivers } of this.#sharedRows(rank, host))
-        sent[this.#relayRank(rank, receivers)]!.push(ranges);
+        rangesByReceiver[this.#relayRank(rank, receivers)]!.push(ranges);
     }
-    const sends = [...peersAfter({ rank, size: sent.length })].flatMap((to) =>
-      sent[to]!.map((ranges) => ({ to, ranges })),
+    const sends = [...peersInRingOrder({ rank, size: rangesByReceiver.length })].flatMap((to) =>
+      rangesByReceiver[to]!.map((ranges) => ({ to, ranges })),
     );
     const receives: (ReceivedRows & { forwardTo: number[] })[] = [];
-    const forwarded: ReceivedRows[] = [];
+    const forwardedRows: ReceivedRows[] = [];
     const starts = startsOf(cast);
     for (const sender of this.#hosts.keys()) {
       for (const { ranges, receivers } of this.#sharedRows(sender, this.#hosts[rank]!)) {
         if (!receivers.includes(rank)) continue;
         const destinations = locateRanges(ranges, cast.received[sender]!, starts[sender]!);
         const relay = this.#relayRank(sender, receivers);
-        if (relay !== rank) forwarded.push({ from: relay, destinations });
+        if (relay !== rank) forwardedRows.push({ from: relay, destinations });
         else receives.push({ from: sender, destinations, forwardTo: receivers.filter((each) => each !== rank) });
       }
     }
-    return { sends, receives, forwarded };
+    return { sends, receives, forwardedRows };
   }
 
   /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
@@ -149,35 +152,36 @@ class HostRoutes {
 
   /** What the ranks of a host require of a sender, by who requires it; of its own host's each rank by itself. */
   #sharedRows(sender: number, host: number): readonly SharedRows[] {
-    let ofSender = this.#sharedRowsByPair.get(sender);
-    if (!ofSender) this.#sharedRowsByPair.set(sender, (ofSender = new Map()));
-    let shared = ofSender.get(host);
-    if (!shared) {
-      const all = this.#members.get(host)!.map((member) => {
+    let rowsByHost = this.#sharedRowsByPair.get(sender);
+    if (!rowsByHost) this.#sharedRowsByPair.set(sender, (rowsByHost = new Map()));
+    let sharedRows = rowsByHost.get(host);
+    if (!sharedRows) {
+      const rowsByMember = this.#members.get(host)!.map((member) => {
         return { ranges: this.#plan.ranges(sender, member), receivers: [member] };
       });
-      const required = all.filter(({ ranges }) => ranges.length > 0);
-      shared = host === this.#hosts[sender] || required.length < 2 ? required : groupByReceivers(required);
-      ofSender.set(host, shared);
+      const requiredRows = rowsByMember.filter(({ ranges }) => ranges.length > 0);
+      sharedRows =
+        host === this.#hosts[sender] || requiredRows.length < 2 ? requiredRows : groupByReceivers(requiredRows);
+      rowsByHost.set(host, sharedRows);
     }
-    return shared;
+    return sharedRows;
   }
 }
 
 /** Cuts the ranges of several receivers where any of them begins or ends, and groups the parts by who requires them. */
-function groupByReceivers(required: readonly SharedRows[]): SharedRows[] {
-  const cuts = new Set(
-    required.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
+function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
+  const boundaries = new Set(
+    requiredRows.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
   );
-  const bounds = [...cuts].toSorted((a, b) => a - b);
-  const next = required.map(() => 0);
+  const bounds = [...boundaries].toSorted((a, b) => a - b);
+  const nextRanges = requiredRows.map(() => 0);
   const groups = new Map<string, { readonly ranges: RowRange[]; readonly receivers: number[] }>();
   for (const [i, start] of bounds.slice(0, -1).entries()) {
     const receivers: number[] = [];
-    for (const [which, { ranges, receivers: own }] of required.entries()) {
-      while (next[which]! < ranges.length && rangeEnd(ranges[next[which]!]!) <= start) next[which]!++;
-      const range = ranges[next[which]!];
-      if (range && range.start <= start) receivers.push(own[0]!);
+    for (const [index, { ranges, receivers: rangeReceivers }] of requiredRows.entries()) {
+      while (nextRanges[index]! < ranges.length && rangeEnd(ranges[nextRanges[index]!]!) <= start) nextRanges[index]!++;
+      const range = ranges[nextRanges[index]!];
+      if (range && range.start <= start) receivers.push(rangeReceivers[0]!);
     }
     if (receivers.length === 0) continue;
     const key = receivers.join();
@@ -192,21 +196,21 @@ const rangeEnd = ({ start, length }: RowRange): number => start + length;
 
 /** Appends a range, to the last one if it continues it. */
 function appendRange(ranges: RowRange[], range: RowRange): void {
-  const last = ranges.at(-1);
-  if (last && rangeEnd(last) === range.start)
-    ranges[ranges.length - 1] = { ...last, length: last.length + range.length };
+  const lastRange = ranges.at(-1);
+  if (lastRange && rangeEnd(lastRange) === range.start)
+    ranges[ranges.length - 1] = { ...lastRange, length: lastRange.length + range.length };
   else ranges.push(range);
 }
 
-/** Where some rows of a sender lie in `out`, which has the rows `received` of it one behind the other, from `first` on. */
-function locateRanges(ranges: readonly RowRange[], received: readonly RowRange[], first: number): RowRange[] {
-  const places: RowRange[] = [];
-  let [next, before] = [0, first];
+/** Where some rows of a sender lie in `out`, which has the rows `received` of it one behind the other, from `firstRow` on. */
+function locateRanges(ranges: readonly RowRange[], received: readonly RowRange[], firstRow: number): RowRange[] {
+  const outRanges: RowRange[] = [];
+  let [nextRange, rowsBefore] = [0, firstRow];
   for (const { start, length } of ranges) {
-    while (rangeEnd(received[next]!) <= start) before += received[next++]!.length;
-    appendRange(places, { start: before + start - received[next]!.start, length });
+    while (rangeEnd(received[nextRange]!) <= start) rowsBefore += received[nextRange++]!.length;
+    appendRange(outRanges, { start: rowsBefore + start - received[nextRange]!.start, length });
   }
-  return places;
+  return outRanges;
 }
 
 /** Rows of each message of a groupCast that a rank sends, and of each that it receives; by `hosts` in two hops. */
@@ -214,13 +218,15 @@ export function groupCastMessageRows(
   plan: GroupCastPlan,
   group: Pick<ProcessGroup, "rank" | "size" | "hosts">,
 ): { readonly sent: readonly number[]; readonly received: readonly number[] } {
-  const isGroup = Number.isSafeInteger(group?.rank) && Number.isSafeInteger(group.size);
-  expectValue("groupCastMessageRows", isGroup, "a group { rank, size, hosts }", group);
+  const isValidGroup = Number.isSafeInteger(group?.rank) && Number.isSafeInteger(group.size);
+  expectValue("groupCastMessageRows", isValidGroup, "a group { rank, size, hosts }", group);
   const cast = rankGroupCast("groupCastMessageRows", plan, group);
-  const { sends, receives, forwarded = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group);
-  const forwards = receives.flatMap(({ destinations, forwardTo }) => forwardTo.map(() => countRows(destinations)));
+  const { sends, receives, forwardedRows = [] } = hierarchicalRoute(plan, cast, group) ?? directRoute(cast, group);
+  const forwardedCounts = receives.flatMap(({ destinations, forwardTo }) =>
+    forwardTo.map(() => countRows(destinations)),
+  );
   return {
-    sent: [...sends.map(({ ranges }) => countRows(ranges)), ...forwards],
-    received: [...receives, ...forwarded].map(({ destinations }) => countRows(destinations)),
+    sent: [...sends.map(({ ranges }) => countRows(ranges)), ...forwardedCounts],
+    received: [...receives, ...forwardedRows].map(({ destinations }) => countRows(destinations)),
   };
 }

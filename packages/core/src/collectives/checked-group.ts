@@ -92,9 +92,9 @@ export abstract class CheckedGroup implements ProcessGroup {
   protected abstract post(call: CollectiveCall, label: string): Work;
   /** As `post`, of messages of rows: an engine that needs no tensor for each message has a shorter way. */
   protected postRows(call: CollectiveCall, messages: readonly RowTransfer[], label: string): Work {
-    const owned: Tensor[] = [];
-    const work = this.post({ ...call, transfers: toTransfers(messages, owned) }, label);
-    for (const tensor of owned) tensor[Symbol.dispose]();
+    const ownedTensors: Tensor[] = [];
+    const work = this.post({ ...call, transfers: toTransfers(messages, ownedTensors) }, label);
+    for (const tensor of ownedTensors) tensor[Symbol.dispose]();
     return work;
   }
 
@@ -125,7 +125,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work {
     const where = this.beginCall("sendRecv", options);
     expectValue(where, Array.isArray(transfers), "an array of transfers", transfers);
-    let isOwn = false;
+    let hasSelfTransfer = false;
     for (const transfer of transfers) {
       expectValue(
         where,
@@ -136,9 +136,9 @@ export abstract class CheckedGroup implements ProcessGroup {
       const peer = "to" in transfer ? transfer.to : transfer.from;
       this.#checkRank(where, peer);
       this.#checkOperand(where, transfer.tensor);
-      isOwn ||= peer === this.rank;
+      hasSelfTransfer ||= peer === this.rank;
     }
-    if (isOwn) checkSelfTransfers(where, this.rank, transfers);
+    if (hasSelfTransfer) checkSelfTransfers(where, this.rank, transfers);
     checkBatchOverlap(where, transfers);
     return this.#enqueue({ op: "sendRecv", transfers }, options?.label ?? "");
   }
@@ -148,7 +148,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const send = this.#resolveCounts(where, out.size, options?.counts);
     checkSize(where, "out", out, sum(send));
     checkSize(where, "input", input, send[this.rank]!);
-    checkOverlap(where, { out, input, inPlaceAt: out.offset + sum(send.slice(0, this.rank)) });
+    checkOverlap(where, { out, input, inPlaceOffset: out.offset + sum(send.slice(0, this.rank)) });
     return this.#enqueue(
       { op: "allGather", out, input, send, allowUnequalShapes: !!options?.counts },
       options?.label ?? "",
@@ -162,7 +162,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     const send = this.#resolveCounts(where, input.size, options?.counts);
     checkSize(where, "input", input, sum(send));
     checkSize(where, "out", out, send[this.rank]!);
-    checkOverlap(where, { out: input, input: out, inPlaceAt: input.offset + sum(send.slice(0, this.rank)) });
+    checkOverlap(where, { out: input, input: out, inPlaceOffset: input.offset + sum(send.slice(0, this.rank)) });
     const allowUnequalShapes = !!options?.counts;
     return this.#enqueue(
       { op: "reduceScatter", out, input, send, reduce: op, allowUnequalShapes },
@@ -428,11 +428,11 @@ function checkCastRows(
   where: string,
   name: string,
   tensors: readonly Tensor[],
-  fits: (rows: number) => boolean,
+  isValidRowCount: (rows: number) => boolean,
   expected: string,
 ): void {
   for (const [i, { shape }] of tensors.entries()) {
-    if (fits(shape.at(-2)!)) continue;
+    if (isValidRowCount(shape.at(-2)!)) continue;
     throw new ShapeError({
       where,
       expected: `${name}[${i}] with ${expected} rows, as in the plan`,
@@ -445,13 +445,13 @@ const formatTransfer = ({ tensor }: Transfer): string => `${tensor.dtype} ${form
 
 /** Sends of a rank to itself are copies, paired with its receives from itself in order. */
 function checkSelfTransfers(where: string, rank: number, transfers: readonly Transfer[]): void {
-  const sent = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(formatTransfer);
-  const received = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(formatTransfer);
-  if (sent.length === received.length && sent.every((each, i) => each === received[i])) return;
+  const sends = transfers.filter((transfer) => "to" in transfer && transfer.to === rank).map(formatTransfer);
+  const receives = transfers.filter((transfer) => "from" in transfer && transfer.from === rank).map(formatTransfer);
+  if (sends.length === receives.length && sends.every((each, i) => each === receives[i])) return;
   throw new ShapeError({
     where,
-    expected: `receives from this rank that match its sends to itself: ${sent.join(", ") || "none"}`,
-    received: received.join(", ") || "none",
+    expected: `receives from this rank that match its sends to itself: ${sends.join(", ") || "none"}`,
+    received: receives.join(", ") || "none",
   });
 }
 

@@ -3,7 +3,7 @@ import type { Tensor } from "../tensor.ts";
 import { contiguousStrides } from "../shape.ts";
 import { TensorTracker, track } from "../tracking.ts";
 import { countRows, type RankGroupCast } from "./cast-plan.ts";
-import { type GroupCastRoute, peersAfter } from "./cast-route.ts";
+import { type GroupCastRoute, peersInRingOrder } from "./cast-route.ts";
 import type { ProcessGroup, RowRange, Transfer, Work } from "./process-group.ts";
 
 // groupCast and groupReduce for any engine: rows are packed by the device's kernels, exchanged as one batch of messages, and
@@ -26,11 +26,11 @@ export interface GroupCastContext {
   readonly post: (transfers: readonly RowTransfer[], variant: number) => Work;
 }
 
-/** A batch of messages with a tensor for each; `owned`: those that were made for it. */
-export function toTransfers(messages: readonly RowTransfer[], owned: Tensor[]): Transfer[] {
+/** A batch of messages with a tensor for each; `ownedTensors`: those that were made for it. */
+export function toTransfers(messages: readonly RowTransfer[], ownedTensors: Tensor[]): Transfer[] {
   return messages.map(({ tensor: x, rows, peer, isSend }) => {
     const tensor = rows ? rowsOf(x, rows) : x;
-    if (rows) owned.push(tensor);
+    if (rows) ownedTensors.push(tensor);
     return isSend ? { tensor, to: peer } : { tensor, from: peer };
   });
 }
@@ -56,15 +56,15 @@ function emptyRows(x: Tensor, rows: number, dtype: DType = x.dtype): Tensor {
 
 /** A copy of some rows, one behind the other. */
 function copyRows(x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): Tensor {
-  const packed = emptyRows(x, countRows(ranges), dtype);
+  const packedRows = emptyRows(x, countRows(ranges), dtype);
   let start = 0;
   for (const range of ranges) {
     using from = rowsOf(x, range);
-    using to = rowsOf(packed, { start, length: range.length });
+    using to = rowsOf(packedRows, { start, length: range.length });
     if (to.size > 0) x.device.kernels.copy(to, from);
     start += range.length;
   }
-  return packed;
+  return packedRows;
 }
 
 /** Whether rows lie in memory as they travel: one range of one plane, or all rows. They are not copied. */
@@ -79,7 +79,7 @@ function areContiguous(x: Tensor, ranges: readonly RowRange[], dtype: DType): bo
 /** A batch whose sends are packed where they must be, and released as soon as they are posted: the engine keeps them. */
 class TransferBatch {
   readonly #messages: RowTransfer[] = [];
-  readonly #packed: Tensor[] = [];
+  readonly #packedTensors: Tensor[] = [];
 
   // oxlint-disable-next-line max-params -- to whom, of what, which rows, as what
   send(to: number, x: Tensor, ranges: readonly RowRange[], dtype: DType = x.dtype): void {
@@ -88,16 +88,16 @@ class TransferBatch {
       return;
     }
     const tensor = copyRows(x, ranges, dtype);
-    this.#packed.push(tensor);
+    this.#packedTensors.push(tensor);
     this.#messages.push({ tensor, rows: undefined, peer: to, isSend: true });
   }
 
   /** What an earlier batch of the operation receives. */
-  forward(to: number, { tensor, rows }: Rows): void {
+  forward(to: number, { tensor, rows }: MessageRows): void {
     this.#messages.push({ tensor, rows, peer: to, isSend: true });
   }
 
-  receive(from: number, tensor: Tensor, rows?: RowRange): Rows {
+  receive(from: number, tensor: Tensor, rows?: RowRange): MessageRows {
     const message = { tensor, rows, peer: from, isSend: false };
     this.#messages.push(message);
     return message;
@@ -105,7 +105,7 @@ class TransferBatch {
 
   post({ post }: GroupCastContext, operationCode: number): Work {
     const work = post(this.#messages, operationCode);
-    for (const tensor of this.#packed) tensor[Symbol.dispose]();
+    for (const tensor of this.#packedTensors) tensor[Symbol.dispose]();
     return work;
   }
 }
@@ -115,17 +115,17 @@ class WorkWithEpilogue implements Work {
   readonly #works: readonly Work[];
   readonly #tracker: TensorTracker;
   readonly #onComplete: () => void;
-  #isWaited = false;
+  #isComplete = false;
 
-  constructor(works: readonly Work[], tracker: TensorTracker, place: () => void) {
+  constructor(works: readonly Work[], tracker: TensorTracker, onComplete: () => void) {
     this.#works = works;
     this.#tracker = tracker;
-    this.#onComplete = place;
+    this.#onComplete = onComplete;
   }
 
   wait(): void {
-    if (this.#isWaited) return;
-    this.#isWaited = true;
+    if (this.#isComplete) return;
+    this.#isComplete = true;
     try {
       for (const work of this.#works) work.wait();
       track(this.#tracker, this.#onComplete);
@@ -135,16 +135,16 @@ class WorkWithEpilogue implements Work {
   }
 }
 
-type Rows = Pick<RowTransfer, "tensor" | "rows">;
+type MessageRows = Pick<RowTransfer, "tensor" | "rows">;
 
 /** Rows that arrive in one message, of each tensor, and where they belong in `out`. */
 interface ReceivedTensors {
-  readonly messages: readonly Rows[];
+  readonly messages: readonly MessageRows[];
   /**
    * By tensor; empty where they arrive in their place. `out` may be disposed before the work is waited for: its rows are held by
    * views.
    */
-  readonly places: readonly (readonly Tensor[])[];
+  readonly outViews: readonly (readonly Tensor[])[];
 }
 
 /**
@@ -152,22 +152,23 @@ interface ReceivedTensors {
  * begins when this is done, as collectives do, and passes on whole messages, so that no kernel is needed between them.
  */
 export function castRows(context: GroupCastContext, { out, input }: GroupCastOperands, route: GroupCastRoute): Work {
-  const { sends, receives, forwarded } = route;
+  const { sends, receives, forwardedRows } = route;
   const tracker = new TensorTracker();
   return track(tracker, () => {
-    const first = new TransferBatch();
-    for (const { to, ranges } of sends) for (const x of input) first.send(to, x, ranges);
-    const arrived = receives.map(({ from, destinations }) => receiveRows(first, out, from, destinations));
-    const works = [first.post(context, forwarded ? 1 : 0)];
-    if (forwarded) {
-      const second = new TransferBatch();
+    const firstHop = new TransferBatch();
+    for (const { to, ranges } of sends) for (const x of input) firstHop.send(to, x, ranges);
+    const receivedTensors = receives.map(({ from, destinations }) => receiveRows(firstHop, out, from, destinations));
+    const works = [firstHop.post(context, forwardedRows ? 1 : 0)];
+    if (forwardedRows) {
+      const secondHop = new TransferBatch();
       for (const [i, { forwardTo }] of receives.entries())
-        for (const to of forwardTo) for (const message of arrived[i]!.messages) second.forward(to, message);
-      for (const { from, destinations: places } of forwarded) arrived.push(receiveRows(second, out, from, places));
-      works.push(second.post(context, 2));
+        for (const to of forwardTo) for (const message of receivedTensors[i]!.messages) secondHop.forward(to, message);
+      for (const { from, destinations: outRanges } of forwardedRows)
+        receivedTensors.push(receiveRows(secondHop, out, from, outRanges));
+      works.push(secondHop.post(context, 2));
     }
-    const unplaced = arrived.filter(({ places }) => places.some((each) => each.length > 0));
-    return new WorkWithEpilogue(works, tracker, () => unplaced.forEach(placeRows));
+    const unplacedTensors = receivedTensors.filter(({ outViews }) => outViews.some((each) => each.length > 0));
+    return new WorkWithEpilogue(works, tracker, () => unplacedTensors.forEach(placeRows));
   });
 }
 
@@ -178,19 +179,19 @@ function receiveRows(
   from: number,
   ranges: readonly RowRange[],
 ): ReceivedTensors {
-  const messages: Rows[] = [];
-  const places = out.map((x) => {
-    const isPlaced = areContiguous(x, ranges, x.dtype);
-    messages.push(isPlaced ? batch.receive(from, x, ranges[0]) : batch.receive(from, emptyRows(x, countRows(ranges))));
-    return isPlaced ? [] : ranges.map((range) => rowsOf(x, range));
+  const messages: MessageRows[] = [];
+  const outViews = out.map((x) => {
+    const isInPlace = areContiguous(x, ranges, x.dtype);
+    messages.push(isInPlace ? batch.receive(from, x, ranges[0]) : batch.receive(from, emptyRows(x, countRows(ranges))));
+    return isInPlace ? [] : ranges.map((range) => rowsOf(x, range));
   });
-  return { messages, places };
+  return { messages, outViews };
 }
 
-function placeRows({ messages, places }: ReceivedTensors): void {
+function placeRows({ messages, outViews }: ReceivedTensors): void {
   for (const [i, { tensor }] of messages.entries()) {
     let start = 0;
-    for (const to of places[i]!) {
+    for (const to of outViews[i]!) {
       if (to.size === 0) continue;
       const length = to.shape.at(-2)!;
       using rows = rowsOf(tensor, { start, length });
@@ -211,41 +212,41 @@ export function reduceRows(
     const batch = new TransferBatch();
     const starts: number[] = [];
     cast.received.reduce((start, ranges, owner) => (starts[owner] = start) + countRows(ranges), 0);
-    for (const owner of peersAfter(context.group)) {
+    for (const owner of peersInRingOrder(context.group)) {
       const length = countRows(cast.received[owner]!);
       if (length === 0) continue;
       for (const x of input) batch.send(owner, x, [{ start: starts[owner]!, length }], wireDType);
     }
     const rows = cast.sent.reduce((total, ranges) => total + countRows(ranges), 0);
-    const parts = out.map((x) => new ReducedParts(x, rows, wireDType));
+    const partials = out.map((x) => new ReceivedPartials(x, rows, wireDType));
     for (const [receiver, ranges] of cast.sent.entries())
-      if (ranges.length > 0) for (const each of parts) each.receive(batch, receiver, ranges);
+      if (ranges.length > 0) for (const each of partials) each.receive(batch, receiver, ranges);
     return new WorkWithEpilogue([batch.post(context, wireDType === "float32" ? 0 : 1)], tracker, () => {
-      for (const each of parts) each.add();
+      for (const each of partials) each.add();
     });
   });
 }
 
 /** What comes back of one tensor: parts one behind the other in memory, each as it travels, in the order in which they are added. */
-class ReducedParts {
+class ReceivedPartials {
   readonly #sum: Tensor;
   /** As a matrix of rows, those of all planes of a part one behind the other. */
-  readonly #memory: Tensor | undefined;
-  readonly #outerCount: number;
+  readonly #receiveBuffer: Tensor | undefined;
+  readonly #planeCount: number;
   readonly #ranges: (readonly RowRange[])[] = [];
   #rowCount = 0;
 
   // oxlint-disable-next-line max-params -- of what, how many rows come, as what
   constructor(out: Tensor, rows: number, wire: DType) {
-    this.#outerCount = out.shape.slice(0, -2).reduce((product, length) => product * length, 1);
+    this.#planeCount = out.shape.slice(0, -2).reduce((product, length) => product * length, 1);
     this.#sum = out.view({});
-    if (rows > 0) this.#memory = out.device.empty([rows * this.#outerCount, out.shape.at(-1)!], wire);
+    if (rows > 0) this.#receiveBuffer = out.device.empty([rows * this.#planeCount, out.shape.at(-1)!], wire);
   }
 
   /** Receives the rows of one rank. */
   receive(batch: TransferBatch, from: number, ranges: readonly RowRange[]): void {
-    const length = countRows(ranges) * this.#outerCount;
-    batch.receive(from, this.#memory!, { start: this.#rowCount, length });
+    const length = countRows(ranges) * this.#planeCount;
+    batch.receive(from, this.#receiveBuffer!, { start: this.#rowCount, length });
     this.#ranges.push(ranges);
     this.#rowCount += length;
   }
@@ -253,34 +254,38 @@ class ReducedParts {
   /** Adds what has come, rank by rank. */
   add(): void {
     const { kernels } = this.#sum.device;
-    if (!this.#memory || this.#memory.size === 0) return;
-    let part = 0;
-    let last: { readonly range: RowRange; readonly to: Tensor } | undefined;
+    if (!this.#receiveBuffer || this.#receiveBuffer.size === 0) return;
+    let partialStart = 0;
+    let lastTarget: { readonly range: RowRange; readonly to: Tensor } | undefined;
     for (const ranges of this.#ranges) {
       const rows = countRows(ranges);
       let start = 0;
       for (const range of ranges) {
         // Many ranks return the same rows.
-        if (last?.range.start !== range.start || last.range.length !== range.length) {
-          last?.to[Symbol.dispose]();
-          last = { range, to: rowsOf(this.#sum, range) };
+        if (lastTarget?.range.start !== range.start || lastTarget.range.length !== range.length) {
+          lastTarget?.to[Symbol.dispose]();
+          lastTarget = { range, to: rowsOf(this.#sum, range) };
         }
-        using from = this.#rowsOfPart(part, rows, { start, length: range.length });
-        kernels.binary("add", last.to, last.to, from);
+        using from = this.#partialRows(partialStart, rows, { start, length: range.length });
+        kernels.binary("add", lastTarget.to, lastTarget.to, from);
         start += range.length;
       }
-      part += rows * this.#outerCount;
+      partialStart += rows * this.#planeCount;
     }
-    last?.to[Symbol.dispose]();
-    this.#memory[Symbol.dispose]();
+    lastTarget?.to[Symbol.dispose]();
+    this.#receiveBuffer[Symbol.dispose]();
   }
 
   /** Some of the rows of a part, which begins at a row of memory, as the sum has them. */
   // oxlint-disable-next-line max-params -- of which part, how long it is, and which rows
-  #rowsOfPart(part: number, rows: number, { start, length }: RowRange): Tensor {
+  #partialRows(partialStart: number, rows: number, { start, length }: RowRange): Tensor {
     const shape = this.#sum.shape.with(-2, length);
     const width = shape.at(-1)!;
     const strides = contiguousStrides(shape.with(-2, rows));
-    return this.#memory!.view({ shape, strides, offset: this.#memory!.offset + (part + start) * width });
+    return this.#receiveBuffer!.view({
+      shape,
+      strides,
+      offset: this.#receiveBuffer!.offset + (partialStart + start) * width,
+    });
   }
 }

@@ -7,17 +7,17 @@ interface OperandPair {
   readonly out: Tensor;
   readonly input: Tensor;
   /** Where in the storage the input may begin although `out` covers it: the operation is then in place, as in NCCL. */
-  readonly inPlaceAt?: number;
+  readonly inPlaceOffset?: number;
 }
 
 /** An operand that is written must share no memory with one that is read, unless the operation is in place. */
-export function checkOverlap(where: string, { out, input, inPlaceAt }: OperandPair): void {
+export function checkOverlap(where: string, { out, input, inPlaceOffset }: OperandPair): void {
   if (out.storage !== input.storage || out.size === 0 || input.size === 0) return;
-  if (input.offset === inPlaceAt) return;
+  if (input.offset === inPlaceOffset) return;
   if (out.offset + out.size <= input.offset || input.offset + input.size <= out.offset) return;
   throw new ShapeError({
     where,
-    expected: `out and input in separate memory${inPlaceAt === undefined ? "" : ", or this rank's shard in place"}`,
+    expected: `out and input in separate memory${inPlaceOffset === undefined ? "" : ", or this rank's shard in place"}`,
     received: `overlapping tensors ${formatShape(out.shape)} and ${formatShape(input.shape)}`,
     remedy: "use a separate receive buffer",
   });
@@ -31,7 +31,7 @@ interface ElementRange {
 }
 
 /** Of so many transfers each storage is compared with each; of more, with those in a map. */
-const MAX_PAIRWISE = 8;
+const MAX_PAIRWISE_TRANSFERS = 8;
 
 function sharesStorage(transfers: readonly Transfer[]): boolean {
   for (let i = 1; i < transfers.length; i++) {
@@ -43,17 +43,17 @@ function sharesStorage(transfers: readonly Transfer[]): boolean {
 
 /** What a batch receives into must overlap nothing else of the batch: the order of its messages is not defined. */
 export function checkBatchOverlap(where: string, transfers: readonly Transfer[]): void {
-  if (transfers.length <= MAX_PAIRWISE && !sharesStorage(transfers)) return;
-  const byStorage = new Map<Tensor["storage"], ElementRange[]>();
+  if (transfers.length <= MAX_PAIRWISE_TRANSFERS && !sharesStorage(transfers)) return;
+  const rangesByStorage = new Map<Tensor["storage"], ElementRange[]>();
   for (const transfer of transfers) {
     const { storage, offset, size } = transfer.tensor;
     if (size === 0) continue;
     const range = { start: offset, end: offset + size, isWritten: "from" in transfer };
-    const ranges = byStorage.get(storage);
+    const ranges = rangesByStorage.get(storage);
     if (ranges) ranges.push(range);
-    else byStorage.set(storage, [range]);
+    else rangesByStorage.set(storage, [range]);
   }
-  for (const ranges of byStorage.values()) if (ranges.length > 1 && hasOverlap(ranges)) throw overlapError(where);
+  for (const ranges of rangesByStorage.values()) if (ranges.length > 1 && hasOverlap(ranges)) throw overlapError(where);
 }
 
 function overlapError(where: string): ShapeError {

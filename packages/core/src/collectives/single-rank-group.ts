@@ -53,9 +53,9 @@ class SingleRankGroup extends CheckedGroup {
   /** The share of the only rank is the whole: gathers, scatters and exchanges are copies, reductions change nothing. */
   protected post({ out, input, transfers = [] }: CollectiveCall): Work {
     if (out && input) this.#copy(out, input);
-    const sent = transfers.filter((transfer) => "to" in transfer);
+    const sends = transfers.filter((transfer) => "to" in transfer);
     const received = transfers.filter((transfer) => "from" in transfer);
-    for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sent[i]!.tensor);
+    for (const [i, { tensor }] of received.entries()) this.#copy(tensor, sends[i]!.tensor);
     return completedWork;
   }
 

@@ -91,9 +91,9 @@ export class ChunkBuffers implements Disposable {
 
   constructor(options: ChunkBufferOptions) {
     const { device, order = "bhsd", slotRows = 0 } = options ?? {};
-    const isDevice = typeof device?.empty === "function";
-    const isOrder = order === "bhsd" || order === "sbhd";
-    expectValue("ChunkBuffers", isDevice && isOrder, "{ device, order } with order bhsd or sbhd", options);
+    const isValidDevice = typeof device?.empty === "function";
+    const isValidOrder = order === "bhsd" || order === "sbhd";
+    expectValue("ChunkBuffers", isValidDevice && isValidOrder, "{ device, order } with order bhsd or sbhd", options);
     checkRows("ChunkBuffers: slotRows", slotRows);
     this.#device = device;
     this.#order = order;
@@ -102,7 +102,7 @@ export class ChunkBuffers implements Disposable {
 
   /** An uninitialised chunk of so many rows. */
   empty(spec: ChunkSpec, rows: number): Chunk {
-    const layouts = this.#layoutsOf(spec, rows);
+    const layouts = this.#memoryLayouts(spec, rows);
     const wire = layouts.map((layout, i) => this.#device.empty(layout.wire.shape, spec[i]!.dtype));
     return this.#track({ wire, tensors: this.#attentionViews(wire, layouts) });
   }
@@ -114,8 +114,8 @@ export class ChunkBuffers implements Disposable {
    * @throws ShapeError for more rows than `slotRows`.
    */
   slot(name: string, spec: ChunkSpec, rows: number): Chunk {
-    const last = this.#slots.get(name);
-    if (last !== undefined && last.rows === rows) return last;
+    const previousSlot = this.#slots.get(name);
+    if (previousSlot !== undefined && previousSlot.rows === rows) return previousSlot;
     checkRows("ChunkBuffers.slot", rows);
     if (rows > this.#slotRows) {
       throw new ShapeError({
@@ -124,8 +124,8 @@ export class ChunkBuffers implements Disposable {
         received: `${rows}`,
       });
     }
-    const layouts = this.#layoutsOf(spec, rows);
-    const memory = last?.memory ?? spec.map((each) => this.#allocateSlot(each));
+    const layouts = this.#memoryLayouts(spec, rows);
+    const memory = previousSlot?.memory ?? spec.map((each) => this.#allocateSlot(each));
     expectValue(
       "ChunkBuffers.slot",
       memory.length === layouts.length,
@@ -143,9 +143,9 @@ export class ChunkBuffers implements Disposable {
     checkRows("ChunkBuffers.zeros", rows);
     checkChunkSpec("ChunkBuffers.zeros", spec);
     const tensors = spec.map(({ shape, dtype }) => {
-      const zero = this.takeOwnership(this.#device.empty([1], dtype));
-      this.#device.kernels.fill(zero, 0);
-      return createView(zero, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
+      const zeroElement = this.takeOwnership(this.#device.empty([1], dtype));
+      this.#device.kernels.fill(zeroElement, 0);
+      return createView(zeroElement, { shape: shape.with(2, rows), strides: shape.map(() => 0) });
     });
     return this.#track({ tensors, wire: [] });
   }
@@ -153,12 +153,12 @@ export class ChunkBuffers implements Disposable {
   /** These tensors as a chunk: each itself if it lies in memory as messages do, or else a copy. */
   contiguous(tensors: readonly Tensor[]): Chunk {
     this.#checkTensors("ChunkBuffers.contiguous", tensors);
-    const members = tensors.map((tensor): Chunk => {
-      const wire = this.#permuted(tensor, "wire");
+    const chunks = tensors.map((tensor): Chunk => {
+      const wire = this.#permuteGeometry(tensor, "wire");
       if (!isContiguous(wire.shape, wire.strides)) return this.copy([tensor]);
       return { tensors: [tensor], wire: [this.takeOwnership(createView(tensor, wire))] };
     });
-    return { tensors: members.map((member) => member.tensors[0]!), wire: members.map(({ wire }) => wire[0]!) };
+    return { tensors: chunks.map((chunk) => chunk.tensors[0]!), wire: chunks.map(({ wire }) => wire[0]!) };
   }
 
   /** Copies tensors into a chunk, by default a new one. */
@@ -169,8 +169,8 @@ export class ChunkBuffers implements Disposable {
     const chunk = into ?? this.empty(tensors, tensors[0]?.shape[2] ?? 0);
     for (const [i, tensor] of tensors.entries()) {
       const to = chunk.tensors[i];
-      const fits = to !== undefined && sameShape(to.shape, tensor.shape);
-      if (!fits)
+      const hasSameShape = to !== undefined && sameShape(to.shape, tensor.shape);
+      if (!hasSameShape)
         expectValue(where, false, `a chunk with shape ${formatShape(tensor.shape)} for tensor ${i}`, to?.shape);
       this.#device.kernels.copy(to!, tensor);
     }
@@ -182,17 +182,17 @@ export class ChunkBuffers implements Disposable {
     checkChunk("ChunkBuffers.narrow", chunk);
     checkRows("ChunkBuffers.narrow: first", first);
     checkRows("ChunkBuffers.narrow: count", count);
-    const part = chunk.wire.map((tensor) => {
+    const wireViews = chunk.wire.map((tensor) => {
       checkTensor("ChunkBuffers.narrow", tensor);
       const { shape, strides, offset } = tensor;
-      const isInside = first + count <= shape[0]!;
-      if (!isInside) expectValue("ChunkBuffers.narrow", false, `rows within ${shape[0]}`, [first, count]);
+      const isInBounds = first + count <= shape[0]!;
+      if (!isInBounds) expectValue("ChunkBuffers.narrow", false, `rows within ${shape[0]}`, [first, count]);
       const start = count > 0 ? first * strides[0]! : 0;
       return createView(tensor, { shape: shape.with(0, count), strides, offset: offset + start });
     });
     return this.#track({
-      wire: part,
-      tensors: part.map((tensor) => createView(tensor, this.#permuted(tensor, "tensors"))),
+      wire: wireViews,
+      tensors: wireViews.map((tensor) => createView(tensor, this.#permuteGeometry(tensor, "tensors"))),
     });
   }
 
@@ -220,17 +220,17 @@ export class ChunkBuffers implements Disposable {
     return this.takeOwnership(this.#device.empty([numel(shape.with(2, this.#slotRows))], dtype));
   }
 
-  #layoutsOf(spec: ChunkSpec, rows: number): readonly MemoryLayout[] {
-    const last = this.#layouts.get(spec);
-    if (last !== undefined && last.rows === rows) return last.layouts;
+  #memoryLayouts(spec: ChunkSpec, rows: number): readonly MemoryLayout[] {
+    const cachedLayouts = this.#layouts.get(spec);
+    if (cachedLayouts !== undefined && cachedLayouts.rows === rows) return cachedLayouts.layouts;
     checkChunkSpec("ChunkBuffers", spec);
     checkRows("ChunkBuffers", rows);
-    const layouts = spec.map(({ shape }) => this.#layoutOf(shape.with(2, rows)));
+    const layouts = spec.map(({ shape }) => this.#memoryLayout(shape.with(2, rows)));
     this.#layouts.set(spec, { rows, layouts });
     return layouts;
   }
 
-  #layoutOf(shape: Shape): MemoryLayout {
+  #memoryLayout(shape: Shape): MemoryLayout {
     if (this.#order === "bhsd") return { wire: { shape, strides: contiguousStrides(shape) } };
     const wire = permuteSizes(shape, permutations.wire);
     const strides = contiguousStrides(wire);
@@ -242,8 +242,8 @@ export class ChunkBuffers implements Disposable {
     expectValue(where, Array.isArray(tensors), "an array of tensors", tensors);
     for (let i = 0; i < tensors.length; i++) {
       checkTensor(where, tensors[i]);
-      const isOfDevice = tensors[i]!.device === this.#device;
-      if (!isOfDevice) expectValue(where, false, "tensors on the same device as the buffers", tensors[i]);
+      const isOnDevice = tensors[i]!.device === this.#device;
+      if (!isOnDevice) expectValue(where, false, "tensors on the same device as the buffers", tensors[i]);
     }
     checkChunkSpec(where, tensors);
   }
@@ -253,7 +253,7 @@ export class ChunkBuffers implements Disposable {
     return wire.map((tensor, i) => createView(tensor, layouts[i]!.tensors!));
   }
 
-  #permuted({ shape, strides }: Tensor, layout: keyof typeof permutations): ViewGeometry {
+  #permuteGeometry({ shape, strides }: Tensor, layout: keyof typeof permutations): ViewGeometry {
     if (this.#order === "bhsd") return { shape, strides };
     return { shape: permuteSizes(shape, permutations[layout]), strides: permuteSizes(strides, permutations[layout]) };
   }
@@ -277,12 +277,12 @@ function checkRows(where: string, rows: unknown): void {
 }
 
 /** Throws an OptionError or ShapeError unless a chunk can be made like these. */
-function checkChunkSpec(where: string, like: unknown): void {
-  expectValue(where, Array.isArray(like), "an array of { shape, dtype }", like);
-  for (const each of like as readonly unknown[]) {
+function checkChunkSpec(where: string, spec: unknown): void {
+  expectValue(where, Array.isArray(spec), "an array of { shape, dtype }", spec);
+  for (const each of spec as readonly unknown[]) {
     const { shape, dtype } = (each ?? {}) as Partial<ChunkSpec[number]>;
-    const isLike = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);
-    expectValue(where, isLike, "[B,H,S,D] or [B,H,S]", isLike ? each : (shape ?? each));
+    const isChunkShape = Array.isArray(shape) && (shape.length === 3 || shape.length === 4);
+    expectValue(where, isChunkShape, "[B,H,S,D] or [B,H,S]", isChunkShape ? each : (shape ?? each));
     checkShape(where, shape);
     checkDType(where, dtype);
   }
@@ -290,8 +290,8 @@ function checkChunkSpec(where: string, like: unknown): void {
 
 /** Without history: these are no operations of anybody's tape. */
 function createView(
-  { device, dtype, storage, offset: own }: Tensor,
-  { shape, strides, offset = own }: ViewGeometry,
+  { device, dtype, storage, offset: tensorOffset }: Tensor,
+  { shape, strides, offset = tensorOffset }: ViewGeometry,
 ): Tensor {
   return new Tensor({ device, dtype, storage, shape, strides, offset });
 }
@@ -314,8 +314,8 @@ function createView(
 export function rowsOf(x: Tensor, from: number, to: number): Tensor {
   checkTensor("rowsOf", x);
   const rows = x.shape[2] ?? 0;
-  const isRange = Number.isSafeInteger(from) && Number.isSafeInteger(to) && 0 <= from && from <= to && to <= rows;
-  if (!isRange)
+  const isValidRange = Number.isSafeInteger(from) && Number.isSafeInteger(to) && 0 <= from && from <= to && to <= rows;
+  if (!isValidRange)
     throw new ShapeError({
       where: "rowsOf",
       expected: `rows within ${rows}`,

@@ -74,10 +74,10 @@ export function dependencyTable(
   call: ShardedAttentionCall,
   from: Coordinate,
 ): DependencyTable {
-  checkAlong("dependencyTable", dependencyAxis);
+  checkDependencyAxis("dependencyTable", dependencyAxis);
   const { size: ranks } = dependencyAxis;
-  const isSize = Number.isSafeInteger(ranks) && ranks >= 1 && ranks <= 2 ** 16;
-  expectValue("dependencyTable: size", isSize, "1 to 65536 ranks", ranks);
+  const isValidSize = Number.isSafeInteger(ranks) && ranks >= 1 && ranks <= 2 ** 16;
+  expectValue("dependencyTable: size", isValidSize, "1 to 65536 ranks", ranks);
   checkShardedCall("dependencyTable", call, from);
   checkSlices("dependencyTable: mask", call.mask);
   const { axis, size, inner = local() } = dependencyAxis;
@@ -88,22 +88,22 @@ export function dependencyTable(
   const queriesOf = (of: Coordinate) =>
     memoizeByRank((rank) => queries.spans(axis in at ? { ...of, [axis]: rank } : of));
   const keysOf = (of: Coordinate) => memoizeByRank((rank) => keys.spans({ ...of, [axis]: rank }));
-  const [shard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
-  const [ownQueries, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
-  const seenBy = (block: (source: number) => readonly Span[]) =>
-    memoizeByPair(size, (rank, source) => isVisibleUnchecked(groupQueries(rank), block(source), mask));
-  const needsKv = seenBy(shard);
+  const [keyShard, groupKeys] = [keysOf(from), keysOf(groupFrom)];
+  const [queryShard, groupQueries] = [queriesOf(at), queriesOf(groupAt)];
+  const memoizeVisibility = (keySpans: (source: number) => readonly Span[]) =>
+    memoizeByPair(size, (rank, source) => isVisibleUnchecked(groupQueries(rank), keySpans(source), mask));
+  const needsKv = memoizeVisibility(keyShard);
   let isEmpty: boolean | undefined;
   return {
     axis,
     size,
     get isEmpty() {
-      const [all, allKeys] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
-      return (isEmpty ??= !isVisibleUnchecked(queries.spans(all), keys.spans(allKeys), mask));
+      const [queryCoordinate, keyCoordinate] = [omitAxes(groupAt, [axis]), omitAxes(groupFrom, [axis])];
+      return (isEmpty ??= !isVisibleUnchecked(queries.spans(queryCoordinate), keys.spans(keyCoordinate), mask));
     },
-    queryRows: memoizeByRank((rank) => spansLength(ownQueries(rank))),
-    keyRows: memoizeByRank((rank) => spansLength(shard(rank))),
-    needsCompute: inner.axes.length === 0 ? needsKv : seenBy(groupKeys),
+    queryRows: memoizeByRank((rank) => spansLength(queryShard(rank))),
+    keyRows: memoizeByRank((rank) => spansLength(keyShard(rank))),
+    needsCompute: inner.axes.length === 0 ? needsKv : memoizeVisibility(groupKeys),
     needsKv,
   };
 }
@@ -113,20 +113,20 @@ export function dependencyTable(
  * and for all ranks of one process.
  */
 export function dependencyTableCache(
-  along: Omit<DependencyAxis, "size">,
+  dependencyAxis: Omit<DependencyAxis, "size">,
 ): (ctx: Context, call: ShardedAttentionCall, from: Coordinate) => DependencyTable {
-  checkAlong("dependencyTableCache", along);
-  const { axis } = along;
+  checkDependencyAxis("dependencyTableCache", dependencyAxis);
+  const { axis } = dependencyAxis;
   const tables = new LayoutCache<DependencyTable>([axis]);
   return ({ mesh }, call, from) =>
-    tables.getOrCreate(call, from, () => dependencyTable({ ...along, size: mesh.shape[axis]! }, call, from));
+    tables.getOrCreate(call, from, () => dependencyTable({ ...dependencyAxis, size: mesh.shape[axis]! }, call, from));
 }
 
 const isCoordinate = option.meshShape().accepts;
 const isLayout = option.layout().accepts;
 
-function checkAlong(where: string, along: Omit<DependencyAxis, "size">): void {
-  const { axis, inner } = along ?? {};
+function checkDependencyAxis(where: string, dependencyAxis: Omit<DependencyAxis, "size">): void {
+  const { axis, inner } = dependencyAxis ?? {};
   expectValue(`${where}: axis`, typeof axis === "string", "the name of a mesh axis", axis);
   if (inner !== undefined) checkBackend(`${where}: inner`, inner);
 }
@@ -169,29 +169,29 @@ export class LayoutCache<T> {
 
   /** `axes`: those along which all places share a value, because it is about all of them. */
   constructor(axes: readonly string[]) {
-    const isNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
-    expectValue("LayoutCache", isNames, "an array of mesh axis names", axes);
+    const areAxisNames = Array.isArray(axes) && [...axes].every((axis) => typeof axis === "string");
+    expectValue("LayoutCache", areAxisNames, "an array of mesh axis names", axes);
     this.#axes = axes;
   }
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
   getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
     const { at, queries, keys, mask, modifiers } = call ?? {};
-    const last = this.#cachedCall;
-    const isSame =
-      last !== undefined &&
-      last.queries === queries &&
-      last.keys === keys &&
-      last.mask === mask &&
-      last.modifiers?.sampleMasks === modifiers?.sampleMasks;
+    const cachedCall = this.#cachedCall;
+    const isCachedCall =
+      cachedCall !== undefined &&
+      cachedCall.queries === queries &&
+      cachedCall.keys === keys &&
+      cachedCall.mask === mask &&
+      cachedCall.modifiers?.sampleMasks === modifiers?.sampleMasks;
     // Backends look up every block: of layouts and a mask that were checked, only the coordinates are looked at.
-    const isLookup = isSame && option.isObject(at) && option.isObject(from);
-    const cached = isLookup ? this.#values.get(this.#cacheKey(call, from)) : undefined;
-    if (cached !== undefined) return cached;
+    const canLookUp = isCachedCall && option.isObject(at) && option.isObject(from);
+    const cachedValue = canLookUp ? this.#values.get(this.#cacheKey(call, from)) : undefined;
+    if (cachedValue !== undefined) return cachedValue;
     checkShardedCall("LayoutCache.getOrCreate", call, from);
     checkFunction("LayoutCache.getOrCreate: make", make);
-    if (!isSame || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
-    if (!isSame) this.#cachedCall = { queries, keys, mask, modifiers };
+    if (!isCachedCall || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
+    if (!isCachedCall) this.#cachedCall = { queries, keys, mask, modifiers };
     const value = make();
     this.#values.set(this.#cacheKey(call, from), value);
     return value;
@@ -202,9 +202,9 @@ export class LayoutCache<T> {
   }
 
   #axesKey({ axes }: Layout, at: Coordinate): string {
-    let place = "";
-    for (const axis of axes) place += `,${this.#axes.includes(axis) ? axis in at : at[axis]}`;
-    return place;
+    let key = "";
+    for (const axis of axes) key += `,${this.#axes.includes(axis) ? axis in at : at[axis]}`;
+    return key;
   }
 }
 
@@ -220,21 +220,21 @@ function moduloError(rank: unknown, size: unknown): OptionError {
 }
 
 /** What belongs to each rank, derived once. */
-function memoizeByRank<T>(derive: (rank: number) => T): (rank: number) => T {
-  const cached: T[] = [];
-  return (rank) => (cached[rank] ??= derive(rank));
+function memoizeByRank<T>(compute: (rank: number) => T): (rank: number) => T {
+  const cachedValues: T[] = [];
+  return (rank) => (cachedValues[rank] ??= compute(rank));
 }
 
 type RankPredicate = (rank: number, source: number) => boolean;
 
 /** Each pair is needed several times a step, and takes a walk over spans and slices. */
-function memoizeByPair(size: number, relation: RankPredicate): RankPredicate {
+function memoizeByPair(size: number, predicate: RankPredicate): RankPredicate {
   const [unknown, no, yes] = [0, 1, 2];
   // By rank: one that is alone in its process needs few of them.
-  const cached: Uint8Array[] = [];
+  const cacheByRank: Uint8Array[] = [];
   return (rank, source) => {
-    const sources = (cached[rank] ??= new Uint8Array(size));
-    if (sources[source] === unknown) sources[source] = relation(rank, source) ? yes : no;
-    return sources[source] === yes;
+    const cachedResults = (cacheByRank[rank] ??= new Uint8Array(size));
+    if (cachedResults[source] === unknown) cachedResults[source] = predicate(rank, source) ? yes : no;
+    return cachedResults[source] === yes;
   };
 }

@@ -41,15 +41,15 @@ export function parseTrafficOptions<F extends Fields>(
     option.hasMethods<OptionsDeclaration<F>>("parse")(declaration) && typeof declaration.fields === "object";
   expectValue("parseTrafficOptions", isDeclaration, "what defineOptions returns", declaration);
   const isObject = typeof options === "object" && options !== null;
-  const own = isObject && Object.entries(options).filter(([name]) => Object.hasOwn(declaration.fields, name));
-  return declaration.parse(own ? Object.fromEntries(own) : options);
+  const knownOptions = isObject && Object.entries(options).filter(([name]) => Object.hasOwn(declaration.fields, name));
+  return declaration.parse(knownOptions ? Object.fromEntries(knownOptions) : options);
 }
 
 /** The length of the axis of a backend's traffic. Throws an OptionError for one that the mesh lacks, or a place that does. */
 export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: string; from: Coordinate }): number {
   const { axis, from } = axisRank ?? {};
-  const isPlace = typeof axis === "string" && typeof from === "object" && from !== null;
-  expectValue("axisLength", isPlace && typeof where === "string", "a name, a mesh, and { axis, from }", axisRank);
+  const isAxisRank = typeof axis === "string" && typeof from === "object" && from !== null;
+  expectValue("axisLength", isAxisRank && typeof where === "string", "a name, a mesh, and { axis, from }", axisRank);
   expectValue(
     `${where}: mesh`,
     option.meshShape().accepts(mesh),
@@ -57,11 +57,11 @@ export function axisLength(where: string, mesh: Coordinate, axisRank: { axis: st
     mesh,
   );
   const size = mesh[axis];
-  const fits = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
-  expectValue(`${where}: mesh`, fits, `an axis "${axis}" with 1 to 65536 ranks`, mesh);
+  const isValidSize = size !== undefined && Number.isSafeInteger(size) && size >= 1 && size <= 2 ** 16;
+  expectValue(`${where}: mesh`, isValidSize, `an axis "${axis}" with 1 to 65536 ranks`, mesh);
   const at = from[axis];
-  const isInside = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
-  expectValue(`${where}: from`, isInside, `an integer from 0 to ${size! - 1} for axis "${axis}"`, at);
+  const isInRange = at !== undefined && Number.isSafeInteger(at) && at >= 0 && at < size!;
+  expectValue(`${where}: from`, isInRange, `an integer from 0 to ${size! - 1} for axis "${axis}"`, at);
   return size!;
 }
 
@@ -114,8 +114,8 @@ const isNumbers = option.array(option.number()).accepts;
 
 function checkFlow(where: string, flow: ChunkFlow): void {
   const { bytesPerRow, sent, received } = flow ?? {};
-  const isFlow = isNumbers(bytesPerRow) && isNumbers(sent) && isNumbers(received);
-  expectValue(where, isFlow, "a flow { bytesPerRow, sent, received } with three arrays of numbers", flow);
+  const isValidFlow = isNumbers(bytesPerRow) && isNumbers(sent) && isNumbers(received);
+  expectValue(where, isValidFlow, "a flow { bytesPerRow, sent, received } with three arrays of numbers", flow);
 }
 
 function sum(numbers: readonly number[]): number {

@@ -91,7 +91,7 @@ class CallValidator implements Validator {
     checkAccumulator(where, {
       name: "out",
       x: out,
-      referenceName: resultLike(call.q, kv.v),
+      referenceName: resultReferenceName(call.q, kv.v),
       reference: resultShape(call.q, kv.v),
     });
     checkStatistic(where, "lse", lse, call.q);
@@ -106,7 +106,7 @@ class CallValidator implements Validator {
     checkSameShape(where, {
       name: "dOut",
       x: dOut,
-      referenceName: resultLike(q, kv.v),
+      referenceName: resultReferenceName(q, kv.v),
       reference: resultShape(q, kv.v),
     });
     checkStatistic(where, "lse", lse, q);
@@ -135,12 +135,12 @@ class CallValidator implements Validator {
 
   #checkMesh(where: string, { mesh }: Context): void {
     const { name, axis, axes = [axis] } = this.#rules;
-    const unknown = axes.find((each) => !mesh.axes.includes(each));
-    if (unknown === undefined) return;
+    const unknownAxis = axes.find((each) => !mesh.axes.includes(each));
+    if (unknownAxis === undefined) return;
     throw new OptionError({
       where,
       expected: `one of the mesh's axes ${mesh.axes.join(", ")}`,
-      received: `"${unknown}"`,
+      received: `"${unknownAxis}"`,
       remedy: `add the axis to init({ mesh }), or set ${name}({ axis })`,
     });
   }
@@ -148,8 +148,8 @@ class CallValidator implements Validator {
   /** Sharded along all axes, in their order: rows are concatenated along the last first. The shard is this rank's own. */
   #checkSequence(where: string, { mesh }: Context, { name, layout, at }: ShardedSequence): void {
     const { axis, axes = [axis] } = this.#rules;
-    const along = layout.axes.filter((each) => axes.includes(each));
-    if (along.length !== axes.length || axes.some((each, i) => each !== along[i])) {
+    const shardAxes = layout.axes.filter((each) => axes.includes(each));
+    if (shardAxes.length !== axes.length || axes.some((each, i) => each !== shardAxes[i])) {
       throw new OptionError({
         where,
         expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
@@ -157,11 +157,11 @@ class CallValidator implements Validator {
         remedy: "shard with a layout along backend.axes; otherwise (query, key) pairs are counted more than once",
       });
     }
-    const own = mesh.coordinate[axis];
-    if (at[axis] === own) return;
+    const meshCoordinate = mesh.coordinate[axis];
+    if (at[axis] === meshCoordinate) return;
     throw new OptionError({
       where,
-      expected: `this rank's shard of the ${name}, ${axis} = ${own}`,
+      expected: `this rank's shard of the ${name}, ${axis} = ${meshCoordinate}`,
       received: `${name} from ${JSON.stringify(at)}`,
       remedy: "use each mesh axis in one backend only: another backend already gathers along it",
     });
@@ -202,12 +202,12 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
       remedy: "split the heads of queries and keys the same way before attention",
     });
   }
-  const values = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };
+  const expectedValues = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };
   checkSameShape(where, {
     name: "values of the keys' shape",
     x: v,
     referenceName: "k, except for the head size",
-    reference: values,
+    reference: expectedValues,
   });
   for (const [name, { dtype }] of [["values", v] as const, ["queries", q] as const]) {
     if (dtype === k.dtype) continue;
@@ -225,7 +225,7 @@ function resultShape({ shape }: Tensor, v: Tensor): Pick<Tensor, "shape"> {
   return { shape: shape.with(3, v.shape[3]!) };
 }
 
-function resultLike({ shape }: Tensor, v: Tensor): string {
+function resultReferenceName({ shape }: Tensor, v: Tensor): string {
   return shape[3] === v.shape[3] ? "q" : "q, with the head size of v";
 }
 

@@ -37,8 +37,8 @@ function collectOperands(parameters: readonly Field[]): Operand[] {
       return [createOperand(field, field.tensor, { parameter, readIf })];
     }
     if (!("struct" in field)) return [];
-    const inner: readonly Field[] = kernelStructures[field.struct];
-    return inner.flatMap((each) => {
+    const structFields: readonly Field[] = kernelStructures[field.struct];
+    return structFields.flatMap((each) => {
       if (!("tensor" in each)) return [];
       return [createOperand(each, field.access ?? each.tensor, { parameter, containingStruct: field.name })];
     });
@@ -81,17 +81,17 @@ function createOperand(
  * ```
  */
 export function getOperands(kernel: KernelName): readonly Operand[] {
-  let found = operandCache.get(kernel);
-  if (found !== undefined) return found;
+  let operands = operandCache.get(kernel);
+  if (operands !== undefined) return operands;
   checkKernel("getOperands", kernel);
-  operandCache.set(kernel, (found = collectOperands(kernelSchema[kernel])));
-  return found;
+  operandCache.set(kernel, (operands = collectOperands(kernelSchema[kernel])));
+  return operands;
 }
 
 /** Throws an OptionError unless `kernel` is the name of a kernel. */
 function checkKernel(where: string, kernel: unknown): asserts kernel is KernelName {
-  const isName = typeof kernel === "string" && Object.hasOwn(kernelSchema, kernel);
-  expectValue(where, isName, "the name of a kernel in the schema", kernel);
+  const isKernelName = typeof kernel === "string" && Object.hasOwn(kernelSchema, kernel);
+  expectValue(where, isKernelName, "the name of a kernel in the schema", kernel);
 }
 
 /** The tensor that an operand is in a call with these arguments; null if it is absent. */
@@ -125,17 +125,17 @@ export function getTensor(operand: Operand, args: readonly unknown[]): Tensor | 
 export function versionedKernels(kernels: Kernels): Kernels {
   expectValue("versionedKernels", typeof kernels === "object" && kernels !== null, "kernels by name", kernels);
   const entries = Object.entries(kernels) as [KernelName, (...args: readonly unknown[]) => void][];
-  const versioned = entries.map(([name, run]) => {
+  const versionedEntries = entries.map(([name, run]) => {
     checkKernel("versionedKernels", name);
     expectValue(`versionedKernels: ${name}`, typeof run === "function", "a function", run);
-    const mutated = getOperands(name).filter(({ isMutated }) => isMutated);
+    const mutatedOperands = getOperands(name).filter(({ isMutated }) => isMutated);
     const method = (...args: readonly unknown[]): void => {
       run(...args);
-      for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(name);
+      for (const operand of mutatedOperands) getTensor(operand, args)?.storage.recordMutation(name);
     };
     return [name, method] as const;
   });
-  return Object.fromEntries(versioned) as unknown as Kernels;
+  return Object.fromEntries(versionedEntries) as unknown as Kernels;
 }
 
 /**
@@ -167,8 +167,8 @@ export function compileKernel<K extends KernelName, Free extends string>(
 ): (values: Readonly<Record<Free, unknown>>) => Kernels[K] {
   checkKernel("compileKernel", kernel);
   expectValue("compileKernel: source", typeof source === "string", "source text", source);
-  const isEveryName = Array.isArray(freeVariables) && [...freeVariables].every((name) => typeof name === "string");
-  expectValue("compileKernel: freeVariables", isEveryName, "an array of names", freeVariables);
+  const areNames = Array.isArray(freeVariables) && [...freeVariables].every((name) => typeof name === "string");
+  expectValue("compileKernel: freeVariables", areNames, "an array of names", freeVariables);
   const parameters = kernelSchema[kernel].map(({ name }) => name).join(", ");
   const body = `${source}\n${listMutations(kernel)}`;
   const method = `return function ${kernel}(${parameters}) {\n${body}\n}\n//# sourceURL=mosaic-kernel-${kernel}`;
@@ -188,8 +188,8 @@ export function compileKernel<K extends KernelName, Free extends string>(
 }
 
 function listMutations(kernel: KernelName): string {
-  const mutated = getOperands(kernel).filter(({ isMutated }) => isMutated);
-  const calls = mutated.map(({ name, isOptional }) => {
+  const mutatedOperands = getOperands(kernel).filter(({ isMutated }) => isMutated);
+  const calls = mutatedOperands.map(({ name, isOptional }) => {
     return `${name}${isOptional ? "?" : ""}.storage.recordMutation(${JSON.stringify(kernel)});`;
   });
   return calls.join("\n");

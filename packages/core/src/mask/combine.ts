@@ -19,10 +19,10 @@ import { resolveSlices } from "./verify.ts";
  */
 export function and(...masks: readonly Mask[]): Mask {
   checkMasks("and", masks);
-  return combine("and", masks, (lists) => {
+  return combine("and", masks, (sliceLists) => {
     // A mask of one kind for all documents meets few of their slices: the shortest lists first.
-    const [first, ...others] = lists.toSorted((a, b) => a.length - b.length);
-    return others.reduce((seen, list) => intersectionOf(seen, list), first!);
+    const [first, ...remainingLists] = sliceLists.toSorted((a, b) => a.length - b.length);
+    return remainingLists.reduce((seen, list) => intersectionOf(seen, list), first!);
   });
 }
 
@@ -39,7 +39,7 @@ export function and(...masks: readonly Mask[]): Mask {
  */
 export function or(...masks: readonly Mask[]): Mask {
   checkMasks("or", masks);
-  return combine("or", masks, (lists) => (lists.length === 1 ? lists[0]! : unionOf(lists.flat())));
+  return combine("or", masks, (sliceLists) => (sliceLists.length === 1 ? sliceLists[0]! : unionOf(sliceLists.flat())));
 }
 
 function checkMasks(where: string, masks: readonly unknown[]): void {
@@ -56,11 +56,11 @@ function checkMask(where: string, mask: unknown): asserts mask is Mask {
 function combine(
   name: string,
   masks: readonly Mask[],
-  merge: (lists: readonly (readonly Slice[])[]) => readonly Slice[],
+  merge: (sliceLists: readonly (readonly Slice[])[]) => readonly Slice[],
 ): Mask {
-  const copied = [...masks];
-  return defineMask(`${name}(${copied.map((mask) => mask.name).join(", ")})`, (queries, keys) =>
-    merge(copied.map((mask) => resolveSlices(mask, queries, keys))),
+  const maskList = [...masks];
+  return defineMask(`${name}(${maskList.map((mask) => mask.name).join(", ")})`, (queries, keys) =>
+    merge(maskList.map((mask) => resolveSlices(mask, queries, keys))),
   );
 }
 

@@ -27,7 +27,7 @@ export function isMask(value: unknown): value is Mask {
 /** Throws an OptionError unless all lengths are integers ≥ 0; returns a copy. */
 export function checkLengths(where: string, lengths: unknown): readonly number[] {
   expectValue(where, Array.isArray(lengths), "an array of lengths", lengths);
-  const copied = [...(lengths as readonly unknown[])];
-  for (const [i, length] of copied.entries()) checkCount(`${where}: length ${i}`, length, 0);
-  return copied as number[];
+  const values = [...(lengths as readonly unknown[])];
+  for (const [i, length] of values.entries()) checkCount(`${where}: length ${i}`, length, 0);
+  return values as number[];
 }

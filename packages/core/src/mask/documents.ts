@@ -28,24 +28,24 @@ export type DocumentMask = "causal" | "full" | Mask;
  * ```
  */
 export function documents(lengths: readonly number[], inner: DocumentMask | readonly DocumentMask[] = "full"): Mask {
-  const copied = checkLengths("documents", lengths);
+  const documentLengths = checkLengths("documents", lengths);
   const masks = Array.isArray(inner) ? [...(inner as readonly DocumentMask[])] : undefined;
-  if (masks && masks.length !== copied.length) {
+  if (masks && masks.length !== documentLengths.length) {
     throw new OptionError({
       where: "documents",
-      expected: `${copied.length} masks, one for each document`,
+      expected: `${documentLengths.length} masks, one for each document`,
       received: String(masks.length),
     });
   }
   for (const each of masks ?? [inner as DocumentMask]) checkDocumentMask(each);
-  const formatted = masks ? `${masks.length} masks` : formatDocumentMask(inner as DocumentMask);
-  const name = `documents(${copied.length}, ${formatted})`;
-  const total = copied.reduce((sum, length) => sum + length, 0);
+  const maskText = masks ? `${masks.length} masks` : formatDocumentMask(inner as DocumentMask);
+  const name = `documents(${documentLengths.length}, ${maskText})`;
+  const total = documentLengths.reduce((sum, length) => sum + length, 0);
   return defineMask(name, (queries, keys) => {
     checkTotal(name, { total, of: "the documents' lengths" }, [queries, keys]);
     const slices: Slice[] = [];
     let start = 0;
-    for (const [i, length] of copied.entries()) {
+    for (const [i, length] of documentLengths.entries()) {
       pushShifted(slices, documentSlices(masks?.[i] ?? (inner as DocumentMask), length), [start, start]);
       start += length;
     }
@@ -68,8 +68,9 @@ function documentSlices(inner: DocumentMask, length: number): readonly Slice[] {
   return [{ q0: 0, q1: length, k0: 0, k1: length, type: inner }];
 }
 
-function pushShifted(slices: Slice[], added: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
-  for (const { q0, q1, k0, k1, type } of added) slices.push({ q0: q0 + q, q1: q1 + q, k0: k0 + k, k1: k1 + k, type });
+function pushShifted(slices: Slice[], addedSlices: readonly Slice[], [q, k]: readonly [q: number, k: number]): void {
+  for (const { q0, q1, k0, k1, type } of addedSlices)
+    slices.push({ q0: q0 + q, q1: q1 + q, k0: k0 + k, k1: k1 + k, type });
 }
 
 // oxlint-disable-next-line max-params -- the parts of a message
@@ -106,19 +107,19 @@ function checkTotal(
 export function shareQuestion(question: number, answers: readonly number[]): Mask {
   const where = "shareQuestion";
   checkCount(`${where}: question`, question, 0);
-  const copied = checkLengths(`${where}: answers`, answers);
-  const name = `shareQuestion(${question}, ${copied.length} answers)`;
-  const total = copied.reduce((sum, length) => sum + length, question);
+  const answerLengths = checkLengths(`${where}: answers`, answers);
+  const name = `shareQuestion(${question}, ${answerLengths.length} answers)`;
+  const total = answerLengths.reduce((sum, length) => sum + length, question);
   return defineMask(name, (queries, keys) => {
     checkTotal(name, { total, of: "the question and answer lengths" }, [queries, keys]);
     // The first answer goes on where the question ends, as one sequence.
-    const first = question + (copied[0] ?? 0);
+    const firstAnswerEnd = question + (answerLengths[0] ?? 0);
     const slices: Slice[] = [
-      { q0: 0, q1: first, k0: 0, k1: first, type: "causal" },
-      { q0: first, q1: total, k0: 0, k1: question, type: "full" },
+      { q0: 0, q1: firstAnswerEnd, k0: 0, k1: firstAnswerEnd, type: "causal" },
+      { q0: firstAnswerEnd, q1: total, k0: 0, k1: question, type: "full" },
     ];
-    let start = first;
-    for (const length of copied.slice(1)) {
+    let start = firstAnswerEnd;
+    for (const length of answerLengths.slice(1)) {
       slices.push({ q0: start, q1: start + length, k0: start, k1: start + length, type: "causal" });
       start += length;
     }
@@ -171,26 +172,26 @@ export function fromCuSeqlens(
     });
   }
   const name = `fromCuSeqlens(${queryEnds.length - 1}${causal ? ", causal" : ""})`;
-  const sides = { left: left ?? Number.POSITIVE_INFINITY, right: causal ? 0 : (right ?? Number.POSITIVE_INFINITY) };
+  const bounds = { left: left ?? Number.POSITIVE_INFINITY, right: causal ? 0 : (right ?? Number.POSITIVE_INFINITY) };
   return defineMask(name, (queries, keys) => {
     checkEnds(name, [queryEnds.at(-1)!, keyEnds.at(-1)!], [queries, keys]);
     const slices: Slice[] = [];
     for (let i = 1; i < queryEnds.length; i++) {
       const [q, k] = [queryEnds[i - 1]!, keyEnds[i - 1]!];
-      pushShifted(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, sides), [q, k]);
+      pushShifted(slices, bandOf(queryEnds[i]! - q, keyEnds[i]! - k, bounds), [q, k]);
     }
     return slices;
   });
 }
 
 function checkCuSeqlens(where: string, ends: unknown): readonly number[] {
-  const isList = Array.isArray(ends) || (ArrayBuffer.isView(ends) && !(ends instanceof DataView));
-  expectValue(where, isList, "an array of cumulative lengths", ends);
-  const copied = Array.from(ends as ArrayLike<unknown>);
-  const ascends = (end: unknown, i: number): boolean =>
-    Number.isSafeInteger(end) && (i === 0 ? end === 0 : (end as number) >= (copied[i - 1] as number));
-  expectValue(where, copied.length > 0 && copied.every(ascends), "ascending integers that start at 0", copied);
-  return copied as number[];
+  const isArrayLike = Array.isArray(ends) || (ArrayBuffer.isView(ends) && !(ends instanceof DataView));
+  expectValue(where, isArrayLike, "an array of cumulative lengths", ends);
+  const values = Array.from(ends as ArrayLike<unknown>);
+  const isAscending = (end: unknown, i: number): boolean =>
+    Number.isSafeInteger(end) && (i === 0 ? end === 0 : (end as number) >= (values[i - 1] as number));
+  expectValue(where, values.length > 0 && values.every(isAscending), "ascending integers that start at 0", values);
+  return values as number[];
 }
 
 function checkEnds(where: string, expected: readonly number[], lengths: readonly number[]): void {

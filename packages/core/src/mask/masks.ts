@@ -69,8 +69,8 @@ export type SlidingWindowOptions = OptionsOf<typeof slidingWindowOptions>;
 export function slidingWindow(window: number | SlidingWindowOptions): Mask {
   if (typeof window !== "object" || window === null) {
     checkCount("slidingWindow", window, 1);
-    const sides = { left: window - 1, right: 0 };
-    return defineMask(`slidingWindow(${window})`, (queries, keys) => bandOf(queries, keys, sides));
+    const bounds = { left: window - 1, right: 0 };
+    return defineMask(`slidingWindow(${window})`, (queries, keys) => bandOf(queries, keys, bounds));
   }
   const { left, right } = slidingWindowOptions.parse(window);
   if (left === undefined && right === undefined) {
@@ -81,8 +81,8 @@ export function slidingWindow(window: number | SlidingWindowOptions): Mask {
       remedy: "use masks.full() for a window without bounds",
     });
   }
-  const stated = Object.entries({ left, right }).filter(([, value]) => value !== undefined);
-  const name = `slidingWindow({ ${stated.map(([side, value]) => `${side}: ${value}`).join(", ")} })`;
+  const givenBounds = Object.entries({ left, right }).filter(([, value]) => value !== undefined);
+  const name = `slidingWindow({ ${givenBounds.map(([side, value]) => `${side}: ${value}`).join(", ")} })`;
   const sides = { left: left ?? Number.POSITIVE_INFINITY, right: right ?? Number.POSITIVE_INFINITY };
   return defineMask(name, (queries, keys) => bandOf(queries, keys, sides));
 }
@@ -165,17 +165,20 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
   );
   for (const each of positions ?? [tokens]) checkCount(where, each, 0);
   const ranges = positions ? rangesOf(positions as number[]) : [{ start: 0, end: tokens as number }];
-  const listed = positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
-  const name = `${where}(${listed ?? String(tokens)}${seeAll ? ", { queries: true }" : ""})`;
+  const positionText =
+    positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
+  const name = `${where}(${positionText ?? String(tokens)}${seeAll ? ", { queries: true }" : ""})`;
   const minKeys = ranges.at(-1)?.end ?? 0;
   return defineMask(name, (queries, keys) => {
     if (minKeys > keys)
       throw new ShapeError({ where: name, expected: `at least ${minKeys} keys`, received: String(keys) });
-    const columns = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
-    if (!seeAll) return columns;
+    const columnSlices = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
+    if (!seeAll) return columnSlices;
     const rowOf = (position: number): number => Math.max(0, position + queries - keys);
-    const rows = ranges.map(({ start, end }): Slice => ({ ...rectangle(rowOf(end), keys, "full"), q0: rowOf(start) }));
-    return unionOf([...columns, ...rows]);
+    const rowSlices = ranges.map(
+      ({ start, end }): Slice => ({ ...rectangle(rowOf(end), keys, "full"), q0: rowOf(start) }),
+    );
+    return unionOf([...columnSlices, ...rowSlices]);
   });
 }
 
@@ -183,8 +186,8 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
 function rangesOf(positions: readonly number[]): readonly { start: number; end: number }[] {
   const ranges: { start: number; end: number }[] = [];
   for (const start of positions.toSorted((a, b) => a - b)) {
-    const last = ranges.at(-1);
-    if (last && start <= last.end) last.end = start + 1;
+    const lastRange = ranges.at(-1);
+    if (lastRange && start <= lastRange.end) lastRange.end = start + 1;
     else ranges.push({ start, end: start + 1 });
   }
   return ranges;

@@ -77,9 +77,9 @@ type Interval = readonly [start: number, end: number];
  */
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   checkSlices("findOverlap", slices);
-  const filled = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
-  const isByQuery = countOpenPairs(filled, rangeOfQueries) <= countOpenPairs(filled, rangeOfKeys);
-  return sweepLine(filled, isByQuery ? rangeOfQueries : rangeOfKeys);
+  const nonEmptySlices = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
+  const sweepsQueries = countOpenPairs(nonEmptySlices, rangeOfQueries) <= countOpenPairs(nonEmptySlices, rangeOfKeys);
+  return sweepLine(nonEmptySlices, sweepsQueries ? rangeOfQueries : rangeOfKeys);
 }
 
 export function rangeOfQueries({ q0, q1 }: Slice): Interval {
@@ -94,21 +94,21 @@ export function rangeOfKeys({ k0, k1 }: Slice): Interval {
 export function countOpenPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
   const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
   const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
-  let [pairs, closed] = [0, 0];
-  for (const [opened, start] of starts.entries()) {
-    while (ends[closed]! <= start) closed++;
-    pairs += opened - closed;
+  let [pairs, numClosed] = [0, 0];
+  for (const [numOpened, start] of starts.entries()) {
+    while (ends[numClosed]! <= start) numClosed++;
+    pairs += numOpened - numClosed;
   }
   return pairs;
 }
 
 function sweepLine(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): readonly [Slice, Slice] | undefined {
-  let open: Slice[] = [];
+  let openSlices: Slice[] = [];
   for (const slice of slices.toSorted((a, b) => rangeOf(a)[0] - rangeOf(b)[0])) {
-    open = open.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
-    const other = open.find((other) => slicesOverlapUnchecked(other, slice));
+    openSlices = openSlices.filter((other) => rangeOf(other)[1] > rangeOf(slice)[0]);
+    const other = openSlices.find((other) => slicesOverlapUnchecked(other, slice));
     if (other) return [other, slice];
-    open.push(slice);
+    openSlices.push(slice);
   }
   return undefined;
 }

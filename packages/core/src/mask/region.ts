@@ -47,20 +47,24 @@ function sliceOf({ q0, q1, left, right }: Trapezoid): Slice {
  * many rows as continue it, from the first on. The same region gives the same slices, however it was described.
  */
 export function unionOf(slices: readonly Slice[]): Slice[] {
-  const waiting = slices.flatMap(trapezoidsOf).toSorted((a, b) => a.q0 - b.q0);
+  const pendingTrapezoids = slices.flatMap(trapezoidsOf).toSorted((a, b) => a.q0 - b.q0);
   const builder = new TrapezoidBuilder();
-  let open: Trapezoid[] = [];
-  let next = 0;
-  for (let q = 0; open.length > 0 || next < waiting.length; ) {
-    if (open.length === 0) q = waiting[next]!.q0;
-    while (next < waiting.length && waiting[next]!.q0 === q) open.push(waiting[next++]!);
+  let openTrapezoids: Trapezoid[] = [];
+  let nextPending = 0;
+  for (let q = 0; openTrapezoids.length > 0 || nextPending < pendingTrapezoids.length; ) {
+    if (openTrapezoids.length === 0) q = pendingTrapezoids[nextPending]!.q0;
+    while (nextPending < pendingTrapezoids.length && pendingTrapezoids[nextPending]!.q0 === q)
+      openTrapezoids.push(pendingTrapezoids[nextPending++]!);
     // Nearly sorted from the rows before.
-    open.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
-    const limit = open.reduce((least, { q1 }) => Math.min(least, q1), waiting[next]?.q0 ?? Number.POSITIVE_INFINITY);
-    const { runs, end } = runsFrom(open, q, limit);
-    builder.add(runs, q, end);
+    openTrapezoids.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
+    const limit = openTrapezoids.reduce(
+      (least, { q1 }) => Math.min(least, q1),
+      pendingTrapezoids[nextPending]?.q0 ?? Number.POSITIVE_INFINITY,
+    );
+    const { runs, end } = findKeyRuns(openTrapezoids, q, limit);
+    builder.addRuns(runs, q, end);
     q = end;
-    open = open.filter(({ q1 }) => q1 > q);
+    openTrapezoids = openTrapezoids.filter(({ q1 }) => q1 > q);
   }
   return builder.finish();
 }
@@ -75,25 +79,25 @@ interface KeyRun {
  * The runs of row q, of trapezoids in the order of their left borders, and the row before which their lines hold: until
  * `limit`, or until two lines cross where that makes a difference.
  */
-function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs: KeyRun[]; end: number } {
+function findKeyRuns(openTrapezoids: readonly Trapezoid[], q: number, limit: number): { runs: KeyRun[]; end: number } {
   const runs: KeyRun[] = [];
   let end = limit;
-  let { left, right } = open[0]!;
-  for (const part of open) {
-    if (valueAt(part.left, q) > valueAt(right, q)) {
+  let { left, right } = openTrapezoids[0]!;
+  for (const trapezoid of openTrapezoids) {
+    if (valueAt(trapezoid.left, q) > valueAt(right, q)) {
       runs.push({ left, right });
-      end = Math.min(end, firstRowBeyond(right, part.left) - 1); // there they touch
-      ({ left, right } = part);
+      end = Math.min(end, firstRowBeyond(right, trapezoid.left) - 1); // there they touch
+      ({ left, right } = trapezoid);
       continue;
     }
-    const gain = valueAt(part.right, q) - valueAt(right, q) || part.right.slope - right.slope;
+    const gain = valueAt(trapezoid.right, q) - valueAt(right, q) || trapezoid.right.slope - right.slope;
     end = Math.min(
       end,
-      firstRowBeyond(left, part.left), // this one begins the run
-      firstRowBeyond(part.left, right), // this one leaves the run
-      gain > 0 ? firstRowBeyond(right, part.right) : firstRowBeyond(part.right, right), // the other ends the run
+      firstRowBeyond(left, trapezoid.left), // this one begins the run
+      firstRowBeyond(trapezoid.left, right), // this one leaves the run
+      gain > 0 ? firstRowBeyond(right, trapezoid.right) : firstRowBeyond(trapezoid.right, right), // the other ends the run
     );
-    if (gain > 0) right = part.right;
+    if (gain > 0) right = trapezoid.right;
   }
   runs.push({ left, right });
   return { runs, end };
@@ -101,75 +105,77 @@ function runsFrom(open: readonly Trapezoid[], q: number, limit: number): { runs:
 
 /** Puts runs of consecutive rows together while they continue one another. */
 class TrapezoidBuilder {
-  readonly #done: Slice[] = [];
+  readonly #finishedSlices: Slice[] = [];
   /** Those that end at the last row so far, in the order of their keys. */
-  #open: Trapezoid[] = [];
+  #openTrapezoids: Trapezoid[] = [];
 
   /** The runs of rows [q, end), from left to right with at least one key between two of them. */
-  add(runs: readonly KeyRun[], q: number, end: number): void {
-    const open: Trapezoid[] = [];
+  addRuns(runs: readonly KeyRun[], q: number, end: number): void {
+    const continuedTrapezoids: Trapezoid[] = [];
     let i = 0;
     for (const run of runs) {
       const start = valueAt(run.left, q);
       // What ended before this run begins is continued by no run: one moves by at most one key with each row.
-      while (i < this.#open.length && valueAt(this.#open[i]!.right, q - 1) < start) this.#close(this.#open[i++]!);
-      const continued = i < this.#open.length ? extendTrapezoid(this.#open[i]!, run, q) : undefined;
-      if (continued === undefined) open.push({ q0: q, q1: end, ...run });
+      while (i < this.#openTrapezoids.length && valueAt(this.#openTrapezoids[i]!.right, q - 1) < start)
+        this.#close(this.#openTrapezoids[i++]!);
+      const continuation =
+        i < this.#openTrapezoids.length ? extendTrapezoid(this.#openTrapezoids[i]!, run, q) : undefined;
+      if (continuation === undefined) continuedTrapezoids.push({ q0: q, q1: end, ...run });
       else {
         i++;
-        open.push(this.#extend(continued, run, end));
+        continuedTrapezoids.push(this.#extend(continuation, run, end));
       }
     }
-    while (i < this.#open.length) this.#close(this.#open[i++]!);
-    this.#open = open;
+    while (i < this.#openTrapezoids.length) this.#close(this.#openTrapezoids[i++]!);
+    this.#openTrapezoids = continuedTrapezoids;
   }
 
   finish(): Slice[] {
-    for (const each of this.#open) this.#close(each);
-    return this.#done.sort((a, b) => a.q0 - b.q0 || a.k0 - b.k0);
+    for (const each of this.#openTrapezoids) this.#close(each);
+    return this.#finishedSlices.sort((a, b) => a.q0 - b.q0 || a.k0 - b.k0);
   }
 
   /** Lines of different slopes agree in one row only: the rest is another slice. */
   #extend(trapezoid: Trapezoid, run: KeyRun, end: number): Trapezoid {
-    const isSame = trapezoid.left.slope === run.left.slope && trapezoid.right.slope === run.right.slope;
-    if (isSame || trapezoid.q1 === end) return { ...trapezoid, q1: end };
+    const hasSameSlopes = trapezoid.left.slope === run.left.slope && trapezoid.right.slope === run.right.slope;
+    if (hasSameSlopes || trapezoid.q1 === end) return { ...trapezoid, q1: end };
     this.#close(trapezoid);
     return { q0: trapezoid.q1, q1: end, ...run };
   }
 
   #close(trapezoid: Trapezoid): void {
-    this.#done.push(sliceOf(trapezoid));
+    this.#finishedSlices.push(sliceOf(trapezoid));
   }
 }
 
 /** The trapezoid with row q, if that row's run continues its borders; a single row does not yet determine them. */
 function extendTrapezoid(trapezoid: Trapezoid, run: KeyRun, q: number): Trapezoid | undefined {
   if (trapezoid.q1 !== q) return undefined;
-  const isSingle = trapezoid.q1 - trapezoid.q0 === 1;
-  const left = extendBorder(trapezoid.left, valueAt(run.left, q), { q, isSingle });
-  const right = extendBorder(trapezoid.right, valueAt(run.right, q), { q, isSingle });
+  const isSingleRow = trapezoid.q1 - trapezoid.q0 === 1;
+  const left = extendBorder(trapezoid.left, valueAt(run.left, q), { q, isSingleRow });
+  const right = extendBorder(trapezoid.right, valueAt(run.right, q), { q, isSingleRow });
   return left && right && { q0: trapezoid.q0, q1: q + 1, left, right };
 }
 
 function extendBorder(
   border: BorderLine,
   value: number,
-  { q, isSingle }: { q: number; isSingle: boolean },
+  { q, isSingleRow }: { q: number; isSingleRow: boolean },
 ): BorderLine | undefined {
-  if (!isSingle) return valueAt(border, q) === value ? border : undefined;
+  if (!isSingleRow) return valueAt(border, q) === value ? border : undefined;
   const step = value - valueAt(border, q - 1);
   return step === 0 || step === 1 ? { at: value - step * q, slope: step } : undefined;
 }
 
 /** The pairs that both of two lists cover, each of disjoint slices, as disjoint slices. */
 export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[] {
-  const pieces: Slice[] = [];
-  forEachIntersectingPair(a, b, (one, other) => {
-    for (const x of trapezoidsOf(one))
-      for (const y of trapezoidsOf(other)) pieces.push(...intersect(x, y).map(sliceOf));
+  const intersections: Slice[] = [];
+  forEachIntersectingPair(a, b, (sliceA, sliceB) => {
+    for (const x of trapezoidsOf(sliceA))
+      for (const y of trapezoidsOf(sliceB)) intersections.push(...intersect(x, y).map(sliceOf));
   });
-  const merged = unionOf(pieces);
-  return merged.length <= pieces.length ? merged : pieces;
+  const mergedSlices = unionOf(intersections);
+  return mergedSlices.length <= intersections.length ? mergedSlices : intersections;
 }
 
 /**
@@ -177,20 +183,23 @@ export function intersectionOf(a: readonly Slice[], b: readonly Slice[]): Slice[
  * separates the lists better.
  */
 function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit: (a: Slice, b: Slice) => void): void {
-  const all = [...a.map((slice) => ({ slice, isFirst: true })), ...b.map((slice) => ({ slice, isFirst: false }))];
-  const pairs = (rangeOf: typeof rangeOfQueries): number =>
+  const taggedSlices = [
+    ...a.map((slice) => ({ slice, isFirst: true })),
+    ...b.map((slice) => ({ slice, isFirst: false })),
+  ];
+  const countMixedPairs = (rangeOf: typeof rangeOfQueries): number =>
     countOpenPairs([...a, ...b], rangeOf) - countOpenPairs(a, rangeOf) - countOpenPairs(b, rangeOf);
-  const rangeOf = pairs(rangeOfQueries) <= pairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
+  const rangeOf = countMixedPairs(rangeOfQueries) <= countMixedPairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
   let [openA, openB]: [Slice[], Slice[]] = [[], []];
-  for (const { slice, isFirst } of all.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
+  for (const { slice, isFirst } of taggedSlices.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
     const start = rangeOf(slice)[0];
-    const isOpen = (other: Slice): boolean => rangeOf(other)[1] > start;
+    const isStillOpen = (other: Slice): boolean => rangeOf(other)[1] > start;
     if (isFirst) {
-      openB = openB.filter(isOpen);
+      openB = openB.filter(isStillOpen);
       for (const other of openB) visit(slice, other);
       openA.push(slice);
     } else {
-      openA = openA.filter(isOpen);
+      openA = openA.filter(isStillOpen);
       for (const other of openA) visit(other, slice);
       openB.push(slice);
     }
@@ -202,8 +211,8 @@ function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const q0 = Math.max(a.q0, b.q0);
   const q1 = Math.min(a.q1, b.q1);
   if (q0 >= q1) return [];
-  const within = (row: number): number => Math.min(q1, Math.max(q0, row));
-  const crossings = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(within);
+  const clampRow = (row: number): number => Math.min(q1, Math.max(q0, row));
+  const crossings = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(clampRow);
   const rows = [q0, Math.min(...crossings), Math.max(...crossings), q1];
   return [0, 1, 2].flatMap((i) => {
     const [from, to] = [rows[i]!, rows[i + 1]!];
@@ -236,8 +245,8 @@ export function bandOf(queries: number, keys: number, { left, right }: { left: n
   const end: BorderLine = Number.isFinite(right)
     ? { at: shift + Math.min(right, queries + keys) + 1, slope: 1 }
     : { at: keys, slope: 0 };
-  const whole: Trapezoid = { q0: 0, q1: queries, left: { at: 0, slope: 0 }, right: { at: keys, slope: 0 } };
-  return unionOf(intersect({ q0: 0, q1: queries, left: start, right: end }, whole).map(sliceOf));
+  const fullTrapezoid: Trapezoid = { q0: 0, q1: queries, left: { at: 0, slope: 0 }, right: { at: keys, slope: 0 } };
+  return unionOf(intersect({ q0: 0, q1: queries, left: start, right: end }, fullTrapezoid).map(sliceOf));
 }
 
 /** Pairs of disjoint slices. */

@@ -32,7 +32,7 @@ export const batchMaskOptions = defineOptions("batch mask", {
 });
 
 /** Samples, and positions of the sequences, padding included. */
-interface BatchSize {
+interface BatchShape {
   readonly batch: number;
   readonly queries: number;
   readonly keys: number;
@@ -57,7 +57,7 @@ const emptySlices: readonly Slice[] = [];
 export function resolveBatchMaskUnchecked(
   where: string,
   { mask = fullMask, lengths = {}, padding }: ResolvedOptionsOf<typeof batchMaskOptions>,
-  { batch, queries, keys }: BatchSize,
+  { batch, queries, keys }: BatchShape,
 ): ResolvedBatchMask {
   const isPerSample = Array.isArray(mask);
   if (!isPerSample && !lengths.queries && !lengths.keys) {
@@ -67,10 +67,10 @@ export function resolveBatchMaskUnchecked(
   checkLengths(`${where}: lengths.queries`, lengths.queries, batch, queries);
   checkLengths(`${where}: lengths.keys`, lengths.keys, batch, keys);
   const samples = Array.from({ length: batch }, (_, sample) => {
-    const own = isPerSample ? (mask as readonly Mask[])[sample]! : (mask as Mask);
-    const [ownQueries, ownKeys] = [lengths.queries?.[sample] ?? queries, lengths.keys?.[sample] ?? keys];
-    const slices = resolveSlices(own, ownQueries, ownKeys);
-    return padding === "right" ? slices : shiftSlices(slices, queries - ownQueries, keys - ownKeys);
+    const sampleMask = isPerSample ? (mask as readonly Mask[])[sample]! : (mask as Mask);
+    const [sampleQueries, sampleKeys] = [lengths.queries?.[sample] ?? queries, lengths.keys?.[sample] ?? keys];
+    const slices = resolveSlices(sampleMask, sampleQueries, sampleKeys);
+    return padding === "right" ? slices : shiftSlices(slices, queries - sampleQueries, keys - sampleKeys);
   });
   const [first] = samples;
   if (first === undefined) return { mask: emptySlices, modifiers: undefined };
@@ -78,11 +78,11 @@ export function resolveBatchMaskUnchecked(
   return internSamples(samples);
 }
 
-function checkCount(where: string, what: string, count: number, batch: number): void {
+function checkCount(where: string, entryName: string, count: number, batch: number): void {
   if (count === batch) return;
   throw new ShapeError({
     where,
-    expected: `${batch} ${what}, one for each sample of the batch`,
+    expected: `${batch} ${entryName}, one for each sample of the batch`,
     received: String(count),
     remedy: "pass one entry per sample of this rank's q",
   });
@@ -103,7 +103,7 @@ function checkLengths(where: string, lengths: readonly number[] | undefined, bat
 }
 
 /** More than a program uses at a time of batches that begin with the same sample. */
-const MAX_INTERNED = 64;
+const MAX_INTERNED_MASKS = 64;
 
 /** By the list of the first sample. */
 const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
@@ -111,16 +111,16 @@ const internedMasks = new WeakMap<readonly Slice[], ResolvedBatchMask[]>();
 /** One object for equal samples: caches of backends compare by identity. */
 function internSamples(samples: readonly (readonly Slice[])[]): ResolvedBatchMask {
   const [first] = samples as [readonly Slice[]];
-  const known = internedMasks.get(first) ?? [];
-  internedMasks.set(first, known);
-  for (const each of known) {
+  const candidates = internedMasks.get(first) ?? [];
+  internedMasks.set(first, candidates);
+  for (const each of candidates) {
     const { sampleMasks = [] } = each.modifiers!;
     if (sampleMasks.length === samples.length && sampleMasks.every((slices, i) => slices === samples[i])) return each;
   }
-  const resolved = { mask: emptySlices, modifiers: { sampleMasks: samples } };
-  if (known.length >= MAX_INTERNED) known.shift();
-  known.push(resolved);
-  return resolved;
+  const batchMask = { mask: emptySlices, modifiers: { sampleMasks: samples } };
+  if (candidates.length >= MAX_INTERNED_MASKS) candidates.shift();
+  candidates.push(batchMask);
+  return batchMask;
 }
 
 /** By the masks of the samples, then by the mask of all. */
@@ -154,22 +154,22 @@ export function unionSlices(call: {
     "an array of slices for each sample",
     sampleMasks,
   );
-  let byMask = unionCache.get(sampleMasks);
-  if (!byMask) unionCache.set(sampleMasks, (byMask = new WeakMap()));
-  let union = byMask.get(mask);
-  if (!union) byMask.set(mask, (union = distinctSlices([mask, ...sampleMasks])));
+  let unionByMask = unionCache.get(sampleMasks);
+  if (!unionByMask) unionCache.set(sampleMasks, (unionByMask = new WeakMap()));
+  let union = unionByMask.get(mask);
+  if (!union) unionByMask.set(mask, (union = distinctSlices([mask, ...sampleMasks])));
   return union;
 }
 
-function distinctSlices(lists: readonly (readonly Slice[])[]): readonly Slice[] {
-  const distinct = new Map<string, Slice>();
-  for (const slices of new Set(lists)) {
+function distinctSlices(sampleSlices: readonly (readonly Slice[])[]): readonly Slice[] {
+  const slicesByKey = new Map<string, Slice>();
+  for (const slices of new Set(sampleSlices)) {
     checkSlices("unionSlices", slices);
     for (const slice of slices) {
       const { q0, q1, k0, k1, type } = slice;
       const key = `${q0},${q1},${k0},${k1},${type}`;
-      if (!distinct.has(key)) distinct.set(key, slice);
+      if (!slicesByKey.has(key)) slicesByKey.set(key, slice);
     }
   }
-  return [...distinct.values()];
+  return [...slicesByKey.values()];
 }

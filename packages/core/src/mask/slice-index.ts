@@ -3,20 +3,20 @@ import type { Slice } from "./slice.ts";
 // Of thousands of documents a tile meets few: an interval tree along the queries and one along the keys find these.
 
 /** Fewer are looked at one by one. */
-const MIN_INDEXED = 32;
+const MIN_INDEXED_SLICES = 32;
 
 /** Lists that never change, which `resolveSlices` returned; each with its index once it was asked for. */
 const indexCache = new WeakMap<readonly Slice[], SliceIndex | null>();
 
 /** From now on `sliceIndexOf` may index the list: it does not change. */
 export function allowIndex(slices: readonly Slice[]): void {
-  if (slices.length >= MIN_INDEXED && !indexCache.has(slices)) indexCache.set(slices, null);
+  if (slices.length >= MIN_INDEXED_SLICES && !indexCache.has(slices)) indexCache.set(slices, null);
 }
 
 /** The index of a list that has many slices and never changes. */
 export function sliceIndexOf(slices: readonly Slice[]): SliceIndex | undefined {
-  const cached = indexCache.get(slices);
-  if (cached !== null) return cached;
+  const cachedIndex = indexCache.get(slices);
+  if (cachedIndex !== null) return cachedIndex;
   const index = new SliceIndex(slices);
   indexCache.set(slices, index);
   return index;
@@ -47,10 +47,10 @@ class SliceIndex {
    * some that do not, until `visit` returns true. Whether it did.
    */
   some({ q0, q1, k0, k1 }: Ranges, visit: (slice: Slice) => boolean): boolean {
-    const [rows, columns] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
-    return rows <= columns
-      ? rows > 0 && this.#byQuery.some(q0, q1, visit)
-      : columns > 0 && this.#byKey.some(k0, k1, visit);
+    const [rowCount, columnCount] = [this.#byQuery.count(q0, q1), this.#byKey.count(k0, k1)];
+    return rowCount <= columnCount
+      ? rowCount > 0 && this.#byQuery.some(q0, q1, visit)
+      : columnCount > 0 && this.#byKey.some(k0, k1, visit);
   }
 }
 
@@ -74,9 +74,9 @@ class IntervalTree {
   #buildTree(low: number, high: number): number {
     if (low >= high) return Number.NEGATIVE_INFINITY;
     const middle = (low + high) >> 1;
-    const last = Math.max(this.#ends[middle]!, this.#buildTree(low, middle), this.#buildTree(middle + 1, high));
-    this.#lastEnds[middle] = last;
-    return last;
+    const lastEnd = Math.max(this.#ends[middle]!, this.#buildTree(low, middle), this.#buildTree(middle + 1, high));
+    this.#lastEnds[middle] = lastEnd;
+    return lastEnd;
   }
 
   /** How many ranges meet [from, to): those that start before its end, but for those that end before its start. */

@@ -101,8 +101,8 @@ export function sliceArea(slice: Slice): number {
   if (slice.type === "bidirectionalCausal") return height * Math.max(0, width - height + 1);
   const rows = Math.min(height, width);
   // A factor is even, so that the product is halved exactly.
-  const sides = 2 * width - rows + 1;
-  return rows % 2 === 0 ? (rows / 2) * sides : rows * (sides / 2);
+  const sideSum = 2 * width - rows + 1;
+  return rows % 2 === 0 ? (rows / 2) * sideSum : rows * (sideSum / 2);
 }
 
 /** The rows of a slice in [from, to), or undefined if there are none. */
@@ -123,9 +123,9 @@ export function clipQueries(slice: Slice, from: number, to: number): Slice | und
 export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
   checkClip("clipKeys", slice, from, to);
   const { q0, q1, k0, k1, type } = slice;
-  const within = (q: number) => Math.min(q1, Math.max(q0, q));
-  const left = hasDiagonalStart(type) ? within(q0 + from - k0) : q1;
-  const right = hasDiagonalEnd(type) ? within(q1 - k1 + to) : q0;
+  const clampQuery = (q: number) => Math.min(q1, Math.max(q0, q));
+  const left = hasDiagonalStart(type) ? clampQuery(q0 + from - k0) : q1;
+  const right = hasDiagonalEnd(type) ? clampQuery(q1 - k1 + to) : q0;
   // Rows [q0, left) start at `from`, later ones at the slant; rows [q0, right) end at the slant, later ones at `to`.
   const borders = [q0, Math.min(left, right), Math.max(left, right), q1];
   const bands: Slice[] = [];

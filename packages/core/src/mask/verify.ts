@@ -7,7 +7,7 @@ import { type Mask, type Slice, sliceTypeCodes } from "./slice.ts";
 // What a mask promises, verified before anything is sent: once for each pair of lengths.
 
 /** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
-const MAX_CACHED = 64;
+const MAX_CACHED_LENGTHS = 64;
 
 /** Lists whose slices are well-formed. */
 const wellFormedLists = new WeakSet<readonly Slice[]>();
@@ -40,7 +40,7 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
     wellFormedLists.add(slices);
     allowIndex(slices);
-    if (cache.size >= MAX_CACHED) cache.clear();
+    if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
     cache.set(key, slices);
   }
   return slices;
@@ -55,16 +55,16 @@ export function shiftSlices(slices: readonly Slice[], queries: number, keys: num
   const cache = shiftedLists.get(slices) ?? new Map<string, readonly Slice[]>();
   shiftedLists.set(slices, cache);
   const key = `${queries},${keys}`;
-  let shifted = cache.get(key);
-  if (!shifted) {
-    shifted = slices.map(({ q0, q1, k0, k1, type }) => {
+  let shiftedSlices = cache.get(key);
+  if (!shiftedSlices) {
+    shiftedSlices = slices.map(({ q0, q1, k0, k1, type }) => {
       return { q0: q0 + queries, q1: q1 + queries, k0: k0 + keys, k1: k1 + keys, type };
     });
-    wellFormedLists.add(shifted);
-    if (cache.size >= MAX_CACHED) cache.clear();
-    cache.set(key, shifted);
+    wellFormedLists.add(shiftedSlices);
+    if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
+    cache.set(key, shiftedSlices);
   }
-  return shifted;
+  return shiftedSlices;
 }
 
 /** Throws a ShapeError unless slices are well-formed, lie within the sequences and share no pair. */
@@ -129,10 +129,10 @@ export function verifySampleMasks(
 export function verifySlice(where: string, slice: Slice): void {
   expectValue(where, typeof slice === "object" && slice !== null, "slices { q0, q1, k0, k1, type }", slice);
   const { q0, q1, k0, k1, type } = slice;
-  const isWhole =
+  const areIntegers =
     Number.isSafeInteger(q0) && Number.isSafeInteger(q1) && Number.isSafeInteger(k0) && Number.isSafeInteger(k1);
-  const hasType = Object.hasOwn(sliceTypeCodes, type);
-  if (isWhole && hasType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
+  const isKnownType = Object.hasOwn(sliceTypeCodes, type);
+  if (areIntegers && isKnownType && 0 <= q0 && q0 <= q1 && 0 <= k0 && k0 <= k1) return;
   throw new ShapeError({
     where,
     expected: `integers 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type among ${Object.keys(sliceTypeCodes).join(", ")}`,

@@ -35,7 +35,7 @@ export function attendInScope<Inputs extends readonly Tensor[]>(
   attend: (...inputs: Inputs) => Tensor,
   ...inputs: Inputs
 ): Tensor {
-  const scoped = (...given: Inputs) => scope(() => attend(...given));
-  if (!useCheckpoint) return scoped(...inputs);
-  return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, scoped, ...inputs);
+  const attendScoped = (...tensors: Inputs) => scope(() => attend(...tensors));
+  if (!useCheckpoint) return attendScoped(...inputs);
+  return checkpoint({ keepAttention: useCheckpoint === "keepAttention" }, attendScoped, ...inputs);
 }

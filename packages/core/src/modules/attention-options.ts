@@ -196,17 +196,17 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
 
 /** The requested backend, in the requested shape, after its own check of the mesh. */
 function resolveBackend(name: string, ctx: Context, options: ParsedModuleOptions): AttentionBackend {
-  const { backend: asked, meshShape } = options;
-  const found = backendOrLocal(name, ctx, asked);
-  if (meshShape !== undefined && !found.withShape) {
+  const { backend: requestedBackend, meshShape } = options;
+  const defaultedBackend = backendOrLocal(name, ctx, requestedBackend);
+  if (meshShape !== undefined && !defaultedBackend.withShape) {
     throw new OptionError({
       where: `${name}: meshShape`,
       expected: 'a backend whose ranks form a grid, such as "mesh2d"',
-      received: `"${found.name}"`,
+      received: `"${defaultedBackend.name}"`,
       remedy: 'set backend: "mesh2d" with meshShape, or omit meshShape',
     });
   }
-  const backend = meshShape === undefined ? found : found.withShape!(meshShape);
+  const backend = meshShape === undefined ? defaultedBackend : defaultedBackend.withShape!(meshShape);
   backend.check?.(ctx);
   return backend;
 }

@@ -136,24 +136,24 @@ export class CrossAxisAttention extends AttentionModule {
     call: ResolvedOptionsOf<typeof crossAxisForwardOptions>,
   ): CrossAxisLayouts {
     const { name, backend, sequenceLength } = this.settings;
-    const cut = (given: Placement | PlacementName | undefined, own: Placement) => ({
+    const sequenceOptions = (placement: Placement | PlacementName | undefined, defaultPlacement: Placement) => ({
       name,
       backend,
-      placement: given === undefined ? own : resolvePlacement(given),
+      placement: placement === undefined ? defaultPlacement : resolvePlacement(placement),
     });
     const queryLength = call.sequenceLength ?? sequenceLength;
     const keyLength = call.kvSequenceLength ?? this.#kv.length;
-    const queryCut = cut(call.placement, this.settings.placement);
+    const queryOptions = sequenceOptions(call.placement, this.settings.placement);
     return {
-      queries: sequenceLayout(this.ctx, queryCut, {
+      queries: sequenceLayout(this.ctx, queryOptions, {
         rows: rows.queries,
         length: queryLength,
-        what: "qAxis",
+        axisName: "qAxis",
       }),
-      keys: sequenceLayout(this.ctx, cut(call.kvPlacement, this.#kv.placement), {
+      keys: sequenceLayout(this.ctx, sequenceOptions(call.kvPlacement, this.#kv.placement), {
         rows: rows.keys,
         length: keyLength,
-        what: "kvAxis",
+        axisName: "kvAxis",
       }),
     };
   }
@@ -161,9 +161,9 @@ export class CrossAxisAttention extends AttentionModule {
   #attend(rows: { q: Tensor; kv: Tensor }, mask: BatchMask, layouts: CrossAxisLayouts): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, positions, qNorm, kNorm } = this.settings;
     const where = this.settings.name;
-    const projected = this.qProjection.forward(rows.q);
+    const qProjected = this.qProjection.forward(rows.q);
     const kv = this.kvProjection.forward(rows.kv);
-    const queryHeads = splitHeads(projected, { first: 0, count: numHeads, size });
+    const queryHeads = splitHeads(qProjected, { first: 0, count: numHeads, size });
     const keyHeads = splitHeads(kv, { first: 0, count: numKvHeads, size });
     const q = encodeHeads(this.ctx, queryHeads, { where, norm: qNorm, positions, layout: layouts.queries });
     const k = encodeHeads(this.ctx, keyHeads, { where, norm: kNorm, positions, layout: layouts.keys });

@@ -58,8 +58,8 @@ export abstract class Module implements Disposable {
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
         if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
-        const given = preHooks.reduce((each, hook) => hook(each), args);
-        return hooks.reduce((each, hook) => hook(each), Reflect.apply(forward, this, given) as unknown);
+        const hookedArgs = preHooks.reduce((each, hook) => hook(each), args);
+        return hooks.reduce((each, hook) => hook(each), Reflect.apply(forward, this, hookedArgs) as unknown);
       });
   }
 
@@ -173,8 +173,8 @@ export abstract class Module implements Disposable {
   }
 
   #checkName(name: string): void {
-    const taken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
-    if (typeof name === "string" && !taken && name !== "" && !name.includes(".")) return;
+    const isTaken = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
+    if (typeof name === "string" && !isTaken && name !== "" && !name.includes(".")) return;
     throw new OptionError({
       where: this.constructor.name,
       expected: "a unique name without dots",
@@ -185,14 +185,14 @@ export abstract class Module implements Disposable {
   /** A layer in a field that was not added would compute, but be neither trained nor saved. What a `#field` holds is not looked at. */
   #checkFields(): void {
     for (const [field, value] of Object.entries(this) as [string, unknown][]) {
-      const held = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
-      const missing = held.find((module) => !this.#contains(module));
-      if (!missing) continue;
+      const heldModules = (Array.isArray(value) ? value : [value]).filter((each: unknown) => isModule(each));
+      const unregistered = heldModules.find((module) => !this.#contains(module));
+      if (!unregistered) continue;
       const layers = Array.isArray(value) ? "new ModuleList([…])" : "…";
       throw new OptionError({
         where: this.constructor.name,
         expected: "every layer to be a registered child",
-        received: `the field "${field}" (${missing.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
+        received: `the field "${field}" (${unregistered.constructor.name}${Array.isArray(value) ? "[]" : ""})`,
         remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
       });
     }
@@ -225,11 +225,11 @@ export abstract class Module implements Disposable {
     ownTensors: ReadonlyMap<string, Tensor>,
     childTensors: (child: Module) => [string, Tensor][],
   ): [string, Tensor][] {
-    const inner = [...this.#children].flatMap(([name, child]) =>
+    const childEntries = [...this.#children].flatMap(([name, child]) =>
       childTensors(child).map(([path, tensor]): [string, Tensor] => [`${name}.${path}`, tensor]),
     );
     const seen = new Set<Tensor>();
-    return [...ownTensors, ...inner].filter(([, tensor]) => !seen.has(tensor) && seen.add(tensor));
+    return [...ownTensors, ...childEntries].filter(([, tensor]) => !seen.has(tensor) && seen.add(tensor));
   }
 
   parameters(): Tensor[] {

@@ -68,28 +68,28 @@ export class MultiAxisAttention2D extends SelfAttention {
     rejectCache(settings, call);
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outer, inner] = sequence.lengths as [number, number];
-    const narrow = this.layout(outer, { ...call, what: "axis1" });
-    const layout = repeatRows(narrow, inner);
+    const axisLayout = this.layout(outer, { ...call, axisName: "axis1" });
+    const layout = repeatRows(axisLayout, inner);
     return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
   }
 }
 
 /** The layout in which every row of `outer` stands for `inner` rows one after another. */
 function repeatRows(outer: Layout, inner: number): Layout {
-  const widen = ({ start, length, step }: Span): Span[] =>
+  const repeatSpan = ({ start, length, step }: Span): Span[] =>
     step === 1
       ? [{ start: start * inner, length: length * inner, step: 1 }]
       : Array.from({ length }, (_, i) => ({ start: (start + i * step) * inner, length: inner, step: 1 }));
-  const known = new Map<readonly Span[], readonly Span[]>();
+  const cachedSpans = new Map<readonly Span[], readonly Span[]>();
   // What was verified of the outer layout holds for this one.
   return markVerified({
     length: outer.length * inner,
     axes: outer.axes,
     spans(at) {
-      const narrow = outer.spans(at);
-      const wide = known.get(narrow) ?? narrow.flatMap(widen);
-      known.set(narrow, wide);
-      return wide;
+      const outerSpans = outer.spans(at);
+      const repeatedSpans = cachedSpans.get(outerSpans) ?? outerSpans.flatMap(repeatSpan);
+      cachedSpans.set(outerSpans, repeatedSpans);
+      return repeatedSpans;
     },
   });
 }

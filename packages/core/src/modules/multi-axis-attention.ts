@@ -42,13 +42,13 @@ export abstract class SelfAttention extends AttentionModule {
     {
       placement,
       sequenceLength,
-      what = "the attention axis",
-    }: { placement: Placement | PlacementName | undefined; sequenceLength: number | undefined; what?: string },
+      axisName = "the attention axis",
+    }: { placement: Placement | PlacementName | undefined; sequenceLength: number | undefined; axisName?: string },
   ): Layout {
     const { name, backend } = this.settings;
-    const cut = placement === undefined ? this.settings.placement : resolvePlacement(placement);
+    const resolvedPlacement = placement === undefined ? this.settings.placement : resolvePlacement(placement);
     const length = sequenceLength ?? this.settings.sequenceLength;
-    return sequenceLayout(this.ctx, { name, backend, placement: cut }, { rows, length, what });
+    return sequenceLayout(this.ctx, { name, backend, placement: resolvedPlacement }, { rows, length, axisName });
   }
 
   /** rows [B,S,E] → [B,S,E]. */
@@ -81,14 +81,14 @@ export abstract class SelfAttention extends AttentionModule {
       const qkv = this.qkvProjection.forward(rows);
       // A shard may be empty.
       const tokens = qkv.reshape([1, batch * length, qkv.shape[2]!]);
-      const encoded = this.#encodeQueriesAndKeys(tokens, {
+      const encodedHeads = this.#encodeQueriesAndKeys(tokens, {
         length: layout.length + Math.max(0, ...cache.starts),
         axes: [],
         spans: () =>
           cache.starts.flatMap((start) => spans.map((span): Span => ({ ...span, start: span.start + start }))),
       });
       const v = splitHeads(tokens, { first: numHeads + numKvHeads, count: numKvHeads, size });
-      const [q, k, values] = [...encoded, v].map((x) => splitBatch(x, batch)) as [Tensor, Tensor, Tensor];
+      const [q, k, values] = [...encodedHeads, v].map((x) => splitBatch(x, batch)) as [Tensor, Tensor, Tensor];
       const out = cache.forward(q, k, values, { mask, scale, softcap, sinks: this.sinks, backend, layout });
       return this.outProjection.forward(mergeHeads(out));
     });
@@ -97,11 +97,11 @@ export abstract class SelfAttention extends AttentionModule {
   /** [1,H,S,D] and [1,Hkv,S,D]; at once where queries and keys have no norm. */
   #encodeQueriesAndKeys(tokens: Tensor, layout: Layout): readonly [q: Tensor, k: Tensor] {
     const { name: where, numHeads, numKvHeads, headDim: size, positions, qNorm, kNorm } = this.settings;
-    const heads = (first: number, count: number, norm: HeadNorm | null) =>
+    const encodeHeadRange = (first: number, count: number, norm: HeadNorm | null) =>
       encodeHeads(this.ctx, splitHeads(tokens, { first, count, size }), { where, norm, positions, layout });
-    if (qNorm || kNorm) return [heads(0, numHeads, qNorm), heads(numHeads, numKvHeads, kNorm)];
-    const both = heads(0, numHeads + numKvHeads, null);
-    return [both.slice(1, 0, numHeads), both.slice(1, numHeads)];
+    if (qNorm || kNorm) return [encodeHeadRange(0, numHeads, qNorm), encodeHeadRange(numHeads, numKvHeads, kNorm)];
+    const qkHeads = encodeHeadRange(0, numHeads + numKvHeads, null);
+    return [qkHeads.slice(1, 0, numHeads), qkHeads.slice(1, numHeads)];
   }
 
   /** Where a call's new tokens lie: in shards, or all of them on every rank. */

@@ -51,12 +51,12 @@ let isInitSkipped = false;
  */
 export function skipInit<T>(construct: () => T): T {
   checkFunction("skipInit", construct);
-  const before = isInitSkipped;
+  const wasSkipped = isInitSkipped;
   isInitSkipped = true;
   try {
     return construct();
   } finally {
-    isInitSkipped = before;
+    isInitSkipped = wasSkipped;
   }
 }
 
@@ -139,25 +139,25 @@ export function reduceGradients(ctx: Context, module: Module): void {
 }
 
 function packBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachView(bucket, parameters, (part, parameter) => {
-    ctx.device.kernels.copy(part, parameter.grad!);
+  forEachView(bucket, parameters, (view, parameter) => {
+    ctx.device.kernels.copy(view, parameter.grad!);
   });
 }
 
 function unpackBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachView(bucket, parameters, (part, parameter) => ctx.device.kernels.copy(parameter.grad!, part));
+  forEachView(bucket, parameters, (view, parameter) => ctx.device.kernels.copy(parameter.grad!, view));
 }
 
-/** Calls `use` with each parameter's part of the bucket, in its shape. */
+/** Calls `visit` with each parameter's part of the bucket, in its shape. */
 function forEachView(
   bucket: Tensor,
   parameters: readonly Tensor[],
-  use: (part: Tensor, parameter: Tensor) => void,
+  visit: (view: Tensor, parameter: Tensor) => void,
 ): void {
   let start = 0;
   for (const parameter of parameters) {
-    using flat = bucket.slice(0, start, (start += parameter.size));
-    using part = flat.reshape(parameter.shape);
-    use(part, parameter);
+    using flatView = bucket.slice(0, start, (start += parameter.size));
+    using view = flatView.reshape(parameter.shape);
+    visit(view, parameter);
   }
 }

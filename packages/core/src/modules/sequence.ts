@@ -22,8 +22,8 @@ interface SequenceView {
 
 /** Moves `axes` (outermost first) behind all others and flattens both. Copies only if strides cannot show it. */
 export function toSequence(where: string, x: Tensor, axes: readonly number[]): SequenceView {
-  const chosen = axes.map((axis) => sequenceAxis(where, x, axis));
-  if (new Set(chosen).size < chosen.length) {
+  const sequenceAxes = axes.map((axis) => sequenceAxis(where, x, axis));
+  if (new Set(sequenceAxes).size < sequenceAxes.length) {
     throw new ShapeError({
       where,
       expected: "two distinct axes",
@@ -31,24 +31,24 @@ export function toSequence(where: string, x: Tensor, axes: readonly number[]): S
     });
   }
   // [B,S,E], as models have it: already a batch of sequences.
-  if (x.rank === 3 && chosen[0] === 1 && chosen.length === 1) {
+  if (x.rank === 3 && sequenceAxes[0] === 1 && sequenceAxes.length === 1) {
     return {
       rows: x,
       lengths: [x.shape[1]!],
       restore: (result) => (result.isContiguous ? result : result.contiguous()),
     };
   }
-  const embed = x.rank - 1;
-  const others = x.shape.map((_, axis) => axis).filter((axis) => axis !== embed && !chosen.includes(axis));
-  const order = [...others, ...chosen, embed];
+  const embedAxis = x.rank - 1;
+  const batchAxes = x.shape.map((_, axis) => axis).filter((axis) => axis !== embedAxis && !sequenceAxes.includes(axis));
+  const order = [...batchAxes, ...sequenceAxes, embedAxis];
   const axisLengths = (each: readonly number[]) => each.map((axis) => x.shape[axis]!);
   const size = (each: readonly number[]) => axisLengths(each).reduce((product, length) => product * length, 1);
   return {
-    rows: x.permute(order).reshape([size(others), size(chosen), x.shape[embed]!]),
-    lengths: axisLengths(chosen),
+    rows: x.permute(order).reshape([size(batchAxes), size(sequenceAxes), x.shape[embedAxis]!]),
+    lengths: axisLengths(sequenceAxes),
     restore(result) {
-      const unflat = result.reshape([...axisLengths([...others, ...chosen]), result.shape.at(-1)!]);
-      return unflat.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
+      const unflattened = result.reshape([...axisLengths([...batchAxes, ...sequenceAxes]), result.shape.at(-1)!]);
+      return unflattened.permute(order.map((_, axis) => order.indexOf(axis))).contiguous();
     },
   };
 }
@@ -61,8 +61,8 @@ function sequenceAxis(where: string, x: Tensor, axis: number): number {
       received: formatShape(x.shape),
     });
   }
-  const normal = normalizeAxis(axis, x.rank, where);
-  if (normal < x.rank - 1) return normal;
+  const normalizedAxis = normalizeAxis(axis, x.rank, where);
+  if (normalizedAxis < x.rank - 1) return normalizedAxis;
   throw new ShapeError({
     where,
     expected: "an axis other than the last axis, the embedding",
@@ -115,7 +115,7 @@ export function mergeHeads(x: Tensor): Tensor {
 export function sequenceLayout(
   ctx: Context,
   { name, backend, placement }: Pick<ResolvedOptions, "name" | "backend" | "placement">,
-  { rows, length, what }: { rows: number; length: number | undefined; what: string },
+  { rows, length, axisName }: { rows: number; length: number | undefined; axisName: string },
 ): Layout {
   const mesh = ctx.mesh.shape;
   const shards = backend.axes.reduce((product, axis) => product * (mesh[axis] ?? 1), 1);
@@ -124,7 +124,7 @@ export function sequenceLayout(
   if (rows === expected) return layout;
   throw new ShapeError({
     where: `${name}, rank ${ctx.rank}`,
-    expected: `${expected} rows along ${what}, this rank's shard of ${layout.length} rows`,
+    expected: `${expected} rows along ${axisName}, this rank's shard of ${layout.length} rows`,
     received: String(rows),
     remedy: "pass the placement and the length that the sequence was sharded with",
   });

@@ -51,16 +51,16 @@ export function loadState(
   const mismatches = [...targets].flatMap(([name, target]) =>
     entryMismatch(name, { target, source: state.get(name) }, cast),
   );
-  const faults = [
+  const problems = [
     ...(strict && missing.length > 0 ? [`missing ${formatNames(missing)}`] : []),
     ...(strict && unexpected.length > 0 ? [`unexpected ${formatNames(unexpected)}`] : []),
     ...mismatches,
   ];
-  if (faults.length > 0) {
+  if (problems.length > 0) {
     throw new StateDictError({
       where,
       expected: `the ${targets.size} tensors of this module's state dict`,
-      received: faults.join("; "),
+      received: problems.join("; "),
       remedy: "load the state dict of the same model, or rename its entries; no tensor was modified",
     });
   }
@@ -75,14 +75,14 @@ export function loadState(
 /** Throws a StateDictError unless a state is tensors by name, of a device or of the host. */
 function checkStateDict(where: string, state: unknown): asserts state is StateDict {
   const entries: readonly unknown[] = state instanceof Map ? [...state.values()] : [undefined];
-  const wrong = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
-  if (wrong < 0) return;
+  const invalidIndex = entries.findIndex((value) => !(isTensor(value) || isHostTensor(value)));
+  if (invalidIndex < 0) return;
   throw new StateDictError({
     where,
     expected: "a Map from names to tensors or { dtype, shape, values }",
     received:
       state instanceof Map
-        ? `${formatValue([...state.keys()][wrong])}: ${formatValue(entries[wrong])}`
+        ? `${formatValue([...state.keys()][invalidIndex])}: ${formatValue(entries[invalidIndex])}`
         : formatValue(state),
   });
 }
@@ -119,7 +119,7 @@ function entryMismatch(
 
 /** The first few, in quotes. */
 function formatNames(names: readonly string[]): string {
-  const shown = names.slice(0, 8).map((name) => `"${name}"`);
-  const more = names.length - shown.length;
-  return `${shown.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
+  const shownNames = names.slice(0, 8).map((name) => `"${name}"`);
+  const numOmitted = names.length - shownNames.length;
+  return `${shownNames.join(", ")}${numOmitted > 0 ? ` and ${numOmitted} more` : ""}`;
 }

@@ -17,12 +17,12 @@ const concatenateOp = defineOp({
     }
     return { output, saved: { lengths, axis } };
   },
-  backward({ lengths, axis }, dOut, needed) {
+  backward({ lengths, axis }, dOut, needsInputGrad) {
     let start = 0;
     return lengths.map((length, i) => {
       const from = start;
       start += length;
-      return needed[i] ? dOut.slice(axis, from, from + length) : null;
+      return needsInputGrad[i] ? dOut.slice(axis, from, from + length) : null;
     });
   },
 });
@@ -48,17 +48,18 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
   const [first] = inputs as readonly Tensor[];
   if (!first) throw new ShapeError({ where: "concatenate", expected: "at least one tensor", received: "none" });
   checkOperands("concatenate", first, ...inputs);
-  const along = normalizeAxis(axis, first.rank, "concatenate");
+  const normalizedAxis = normalizeAxis(axis, first.rank, "concatenate");
   for (const x of inputs) {
-    const lines = x.rank === first.rank && sameShape(x.shape.with(along, 0), first.shape.with(along, 0));
-    if (lines) continue;
+    const isCompatible =
+      x.rank === first.rank && sameShape(x.shape.with(normalizedAxis, 0), first.shape.with(normalizedAxis, 0));
+    if (isCompatible) continue;
     throw new ShapeError({
       where: "concatenate",
-      expected: `shapes that match ${formatShape(first.shape)} except along axis ${along}`,
+      expected: `shapes that match ${formatShape(first.shape)} except along axis ${normalizedAxis}`,
       received: formatShape(x.shape),
     });
   }
-  return concatenateOp(inputs, along);
+  return concatenateOp(inputs, normalizedAxis);
 }
 
 /**
@@ -78,11 +79,11 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
  */
 export function roll(x: Tensor, shift: number, axis: number): Tensor {
   checkTensor("roll", x);
-  const along = normalizeAxis(axis, x.rank, "roll");
+  const normalizedAxis = normalizeAxis(axis, x.rank, "roll");
   expectValue("roll: shift", Number.isSafeInteger(shift), "an integer", shift);
-  const length = x.shape[along]!;
+  const length = x.shape[normalizedAxis]!;
   const start = length === 0 ? 0 : ((-shift % length) + length) % length;
-  using behind = x.slice(along, start, length);
-  using before = x.slice(along, 0, start);
-  return concatenateOp([behind, before], along);
+  using tail = x.slice(normalizedAxis, start, length);
+  using head = x.slice(normalizedAxis, 0, start);
+  return concatenateOp([tail, head], normalizedAxis);
 }

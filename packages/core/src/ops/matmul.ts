@@ -79,13 +79,13 @@ const linearOp = defineOp({
     using transposed = weight.transpose(0, 1);
     const output = device.empty(x.shape.with(-1, weight.shape[0]!), x.dtype);
     // The kernel takes leading axes of dense rows for more rows.
-    const isDirect = x.rank === 2 || (x.rank > 2 && x.isContiguous);
-    using flatRows = isDirect ? null : x.reshape([numRows(x), x.shape.at(-1)!]);
-    using flatOutput = isDirect ? null : output.reshape([numRows(x), weight.shape[0]!]);
+    const isFlattenable = x.rank === 2 || (x.rank > 2 && x.isContiguous);
+    using flatRows = isFlattenable ? null : x.reshape([numRows(x), x.shape.at(-1)!]);
+    using flatOutput = isFlattenable ? null : output.reshape([numRows(x), weight.shape[0]!]);
     const [rows, out] = [flatRows ?? x, flatOutput ?? output];
     // relu's derivative at what it is applied to is that at its result.
-    const isKept = isRecorded && activation !== null && activation !== "relu";
-    const preActivation = isKept ? device.empty(out.shape, out.dtype) : null;
+    const savesPreActivation = isRecorded && activation !== null && activation !== "relu";
+    const preActivation = savesPreActivation ? device.empty(out.shape, out.dtype) : null;
     if (bias === null && activation === null) device.kernels.matmul(out, rows, transposed, false);
     else device.kernels.linear(out, rows, transposed, { bias, activation, preActivation });
     return { output, saved: { x, weight, activation, activated: activation === "relu" ? output : preActivation } };
@@ -163,8 +163,8 @@ export function linear(
 ): Tensor {
   checkOperands("linear", x, weight, ...(bias === null ? [] : [bias]));
   const [out, features] = weight.shape;
-  const fits = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
-  if (!fits || (bias && (bias.rank !== 1 || bias.shape[0] !== out))) {
+  const isCompatible = weight.rank === 2 && x.rank >= 1 && x.shape.at(-1) === features;
+  if (!isCompatible || (bias && (bias.rank !== 1 || bias.shape[0] !== out))) {
     throw new ShapeError({
       where: "linear",
       expected: "x [..,in], weight [out,in], bias [out]",

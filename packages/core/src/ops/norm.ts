@@ -16,8 +16,8 @@ function emptyStatistic(x: Tensor): Tensor {
 }
 
 /** A float32 accumulator of zeros, if it is needed. */
-function gradientAccumulator(of: Tensor | null, needed: boolean | undefined): Tensor | null {
-  if (!of || !needed) return null;
+function gradientAccumulator(of: Tensor | null, isNeeded: boolean | undefined): Tensor | null {
+  if (!of || !isNeeded) return null;
   const zeros = of.device.empty(of.shape, "float32");
   of.device.kernels.fill(zeros, 0);
   return zeros;
@@ -26,8 +26,8 @@ function gradientAccumulator(of: Tensor | null, needed: boolean | undefined): Te
 /** Rounds an accumulator to its parameter's dtype; takes it. */
 function castGradient(gradient: Tensor | null, of: Tensor | null): Tensor | null {
   if (!gradient || !of) return null;
-  using taken = gradient;
-  return taken.to(of.dtype);
+  using ownedGradient = gradient;
+  return ownedGradient.to(of.dtype);
 }
 
 const layerNormOp = defineOp({
@@ -53,16 +53,19 @@ const rmsNormOp = defineOp({
   forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
     const rstd = emptyStatistic(x);
-    using sum = offsetWeight(weight, weightOffset);
-    x.device.kernels.rmsNorm(output, x, { weight: sum ?? weight, bias: null, epsilon }, { mean: null, rstd });
+    using shiftedWeight = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNorm(output, x, { weight: shiftedWeight ?? weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd, weightOffset } };
   },
   backward({ x, weight, rstd, weightOffset }, dOutput, [, needWeight]) {
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = gradientAccumulator(weight, needWeight);
-    using sum = offsetWeight(weight, weightOffset);
-    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, sum ?? weight, { mean: null, rstd });
+    using shiftedWeight = offsetWeight(weight, weightOffset);
+    x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, shiftedWeight ?? weight, {
+      mean: null,
+      rstd,
+    });
     return [dx, castGradient(dWeight, weight)];
   },
 });
@@ -70,9 +73,9 @@ const rmsNormOp = defineOp({
 /** weight + offset in float32: of 16 bits the sum would be rounded. Null where that is the weight itself. */
 function offsetWeight(weight: Tensor | null, offset: number): Tensor | null {
   if (!weight || offset === 0) return null;
-  const sum = weight.device.empty(weight.shape, "float32");
-  weight.device.kernels.scalar("add", sum, weight, offset);
-  return sum;
+  const shiftedWeight = weight.device.empty(weight.shape, "float32");
+  weight.device.kernels.scalar("add", shiftedWeight, weight, offset);
+  return shiftedWeight;
 }
 
 export const normOptions = defineOptions("layerNorm", {
@@ -101,8 +104,8 @@ export function layerNorm(
 ): Tensor {
   const { epsilon } = normOptions.parse(options);
   checkNorm("layerNorm", x, weight, bias);
-  using dense = hasContiguousRows(x) ? null : contiguousRows(x);
-  return layerNormOp([dense ?? x, weight, bias], epsilon);
+  using contiguousX = hasContiguousRows(x) ? null : contiguousRows(x);
+  return layerNormOp([contiguousX ?? x, weight, bias], epsilon);
 }
 
 /**
@@ -123,8 +126,8 @@ export function layerNorm(
 export function rmsNorm(x: Tensor, weight: Tensor | null = null, options?: RmsNormOptions): Tensor {
   const settings = rmsNormOptions.parse(options);
   checkNorm("rmsNorm", x, weight);
-  using dense = hasContiguousRows(x) ? null : contiguousRows(x);
-  return rmsNormOp([dense ?? x, weight], settings);
+  using contiguousX = hasContiguousRows(x) ? null : contiguousRows(x);
+  return rmsNormOp([contiguousX ?? x, weight], settings);
 }
 
 /** Throws unless x has features that the parameters fit. */

@@ -32,10 +32,10 @@ function reductionShapes(
 ): ReductionShapes {
   checkTensor(where, x);
   const { keepDims } = reduceOptions.parse(options, where);
-  const given = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
-  const reduced = new Set(given.map((axis) => normalizeAxis(axis, x.rank, where)));
-  const keepdimShape = x.shape.map((length, axis) => (reduced.has(axis) ? 1 : length));
-  return { keepdimShape, shape: keepDims ? keepdimShape : x.shape.filter((_, axis) => !reduced.has(axis)) };
+  const axisList = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
+  const reducedAxes = new Set(axisList.map((axis) => normalizeAxis(axis, x.rank, where)));
+  const keepdimShape = x.shape.map((length, axis) => (reducedAxes.has(axis) ? 1 : length));
+  return { keepdimShape, shape: keepDims ? keepdimShape : x.shape.filter((_, axis) => !reducedAxes.has(axis)) };
 }
 
 // oxlint-disable-next-line max-params -- a kind, of what, to which shape, in which dtype
@@ -53,9 +53,9 @@ const sumOp = defineOp({
     return { output: reduce("sum", x, shapes), saved: { kept: shapes.keepdimShape, from: x.shape } };
   },
   backward({ kept, from }, dOut) {
-    using repeated = dOut.reshape(kept);
+    using expandable = dOut.reshape(kept);
     const dx = dOut.device.empty(from, dOut.dtype);
-    if (dx.size > 0) dOut.device.kernels.copy(dx, repeated);
+    if (dx.size > 0) dOut.device.kernels.copy(dx, expandable);
     return [dx];
   },
 });
@@ -111,9 +111,9 @@ const maxOp = defineOp({
   backward({ x, output, kept }, dOutput) {
     const { device } = x;
     const { kernels } = device;
-    using largest = output.reshape(kept);
+    using maxValues = output.reshape(kept);
     using dOut = dOutput.reshape(kept);
-    using isMax = maxMask(x, largest);
+    using isMax = maxMask(x, maxValues);
     using share = device.empty(kept, "float32");
     if (share.size === isMax.size) kernels.copy(share, isMax);
     else kernels.reduce("sum", share, isMax);
@@ -125,16 +125,16 @@ const maxOp = defineOp({
 });
 
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
-function maxMask(x: Tensor, largest: Tensor): Tensor {
+function maxMask(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using below = device.empty(shape, "float32");
+  using isBelowMax = device.empty(shape, "float32");
   using minusOne = device.empty([1], "float32");
-  using everywhere = minusOne.expand(shape);
-  device.kernels.binary("sub", below, largest, x);
+  using minusOnes = minusOne.expand(shape);
+  device.kernels.binary("sub", isBelowMax, maxValues, x);
   device.kernels.fill(minusOne, -1);
   const isMax = device.empty(shape, "float32");
   // relu'(0) is 0, and so is it of what infinities leave, NaN.
-  device.kernels.unaryBackward("relu", isMax, below, everywhere);
+  device.kernels.unaryBackward("relu", isMax, isBelowMax, minusOnes);
   device.kernels.scalar("add", isMax, isMax, 1);
   return isMax;
 }

@@ -34,9 +34,9 @@ const softmaxOp = defineOp({
  */
 export function softmax(x: Tensor, axis = -1): Tensor {
   checkTensor("softmax", x);
-  const along = normalizeAxis(axis, x.rank, "softmax");
-  using moved = x.transpose(along, -1);
-  using dense = contiguousRows(moved);
-  using out = softmaxOp([dense], undefined);
-  return out.transpose(along, -1);
+  const normalizedAxis = normalizeAxis(axis, x.rank, "softmax");
+  using transposedX = x.transpose(normalizedAxis, -1);
+  using contiguousX = contiguousRows(transposedX);
+  using out = softmaxOp([contiguousX], undefined);
+  return out.transpose(normalizedAxis, -1);
 }

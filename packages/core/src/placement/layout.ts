@@ -33,9 +33,9 @@ export type LayoutOptions = OptionsOf<typeof layoutOptions>;
  * (≥ 1, ≥ 0), and, from `spans`, for a coordinate outside the mesh; ShapeError for a placement that breaks its guarantees.
  */
 export function layoutOf(options: LayoutOptions): Layout {
-  const { mesh, axes, placement: cut, length } = layoutOptions.parse(options);
+  const { mesh, axes, placement: requestedPlacement, length } = layoutOptions.parse(options);
   checkAxes(mesh, axes);
-  const placement = resolvePlacement(cut);
+  const placement = resolvePlacement(requestedPlacement);
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
   const radix = axes.map((axis) => mesh[axis]! + 1);
@@ -46,17 +46,17 @@ export function layoutOf(options: LayoutOptions): Layout {
     axes,
     spans(at) {
       expectValue("Layout.spans", typeof at === "object" && at !== null, "a coordinate, such as { sp: 0 }", at);
-      let number = 0;
+      let key = 0;
       for (let i = 0; i < axes.length; i++) {
-        const own = at[axes[i]!];
-        if (own !== undefined && !(typeof own === "number" && own >= 0 && own < radix[i]! - 1))
-          throw outsideMeshError(axes[i]!, own, radix[i]! - 1);
-        number = number * radix[i]! + (own ?? -1) + 1;
+        const index = at[axes[i]!];
+        if (index !== undefined && !(typeof index === "number" && index >= 0 && index < radix[i]! - 1))
+          throw outsideMeshError(axes[i]!, index, radix[i]! - 1);
+        key = key * radix[i]! + (index ?? -1) + 1;
       }
-      let spans = cache.get(number);
+      let spans = cache.get(key);
       if (!spans) {
         spans = joinSpans(shardIndices(at, axes, mesh).flatMap((index) => shards[index]!));
-        cache.set(number, spans);
+        cache.set(key, spans);
       }
       return spans;
     },
@@ -94,9 +94,9 @@ function outsideMeshError(axis: string, received: unknown, size: number): Option
 function shardIndices(at: Coordinate, axes: readonly string[], mesh: Coordinate): number[] {
   let shards = [0];
   for (const axis of axes) {
-    const own = at[axis];
-    if (own !== undefined && !Number.isSafeInteger(own)) throw outsideMeshError(axis, own, mesh[axis]!);
-    const values = own === undefined ? Array.from({ length: mesh[axis]! }, (_, i) => i) : [own];
+    const index = at[axis];
+    if (index !== undefined && !Number.isSafeInteger(index)) throw outsideMeshError(axis, index, mesh[axis]!);
+    const values = index === undefined ? Array.from({ length: mesh[axis]! }, (_, i) => i) : [index];
     shards = shards.flatMap((shard) => values.map((value) => shard * mesh[axis]! + value));
   }
   return shards;

@@ -29,9 +29,9 @@ export interface Layout {
 /** Throws an OptionError unless there is such a shard of so many, and such a length. */
 // oxlint-disable-next-line max-params -- the arguments that it checks
 function checkShard(where: string, index: number, count: number, length: number): void {
-  const isShard = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
-  const isLength = Number.isSafeInteger(length) && length >= 0;
-  if (isShard && isLength) return;
+  const isValidIndex = Number.isSafeInteger(count) && Number.isSafeInteger(index) && index >= 0 && index < count;
+  const isValidLength = Number.isSafeInteger(length) && length >= 0;
+  if (isValidIndex && isValidLength) return;
   const expected = "0 ≤ index < count and length ≥ 0";
   expectValue(`${where}: spans`, false, expected, [index, count, length]);
 }
@@ -39,9 +39,9 @@ function checkShard(where: string, index: number, count: number, length: number)
 /** Piece `index` of `count`, as equal as can be: the first length % count pieces are one longer. */
 function chunkSpan(index: number, count: number, length: number): Span {
   const base = Math.floor(length / count);
-  const longer = length % count;
-  const start = index * base + Math.min(index, longer);
-  return { start, length: base + (index < longer ? 1 : 0), step: 1 };
+  const remainder = length % count;
+  const start = index * base + Math.min(index, remainder);
+  return { start, length: base + (index < remainder ? 1 : 0), step: 1 };
 }
 
 /**

@@ -54,24 +54,24 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   checkContext("shard", ctx);
   checkTensor("shard", full);
   const settings = shardOptions.parse(options);
-  const along = normalizeAxis(axis, full.rank, "shard");
-  const length = full.shape[along]!;
+  const normalizedAxis = normalizeAxis(axis, full.rank, "shard");
+  const length = full.shape[normalizedAxis]!;
   const layout = shardLayout(ctx, { ...settings, length });
   if (settings.length !== undefined && settings.length !== length) {
     throw new ShapeError({
       where: `shard, rank ${ctx.rank}`,
-      expected: `${settings.length} rows along axis ${along}`,
+      expected: `${settings.length} rows along axis ${normalizedAxis}`,
       received: formatShape(full.shape),
     });
   }
   const spans = layout.spans(ctx.mesh.coordinate);
   if (coversSequence(spans, layout.length)) return full.contiguous();
   // A copy even of a single slice: a shard must not keep the whole alive.
-  const parts = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, along, span));
+  const spanSlices = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, normalizedAxis, span));
   try {
-    return concatenate(parts, along);
+    return concatenate(spanSlices, normalizedAxis);
   } finally {
-    for (const part of parts) part.dispose();
+    for (const spanSlice of spanSlices) spanSlice.dispose();
   }
 }
 
@@ -87,24 +87,24 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   checkContext("unshard", ctx);
   checkTensor("unshard", x);
   const settings = shardOptions.parse(options, "unshard");
-  const along = normalizeAxis(axis, x.rank, "unshard");
-  const rows = x.shape[along]!;
+  const normalizedAxis = normalizeAxis(axis, x.rank, "unshard");
+  const rows = x.shape[normalizedAxis]!;
   const shards = shardCount(ctx, settings);
   const layout = shardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
       where: `unshard, rank ${ctx.rank}`,
-      expected: `${expected} rows along axis ${along}, this rank's shard of ${layout.length} rows in ${shards} shards`,
+      expected: `${expected} rows along axis ${normalizedAxis}, this rank's shard of ${layout.length} rows in ${shards} shards`,
       received: formatShape(x.shape),
       remedy: "pass the placement and the length that the tensor was sharded with",
     });
   }
   return releaseOnError(() => {
-    using handle = x.detach();
-    using first = handle.transpose(0, along);
-    using gathered = gatherShards(ctx, first, layout);
-    return scatterRows(gathered, layout, along);
+    using detached = x.detach();
+    using rowsFirst = detached.transpose(0, normalizedAxis);
+    using gathered = gatherShards(ctx, rowsFirst, layout);
+    return scatterRows(gathered, layout, normalizedAxis);
   });
 }
 
@@ -118,8 +118,8 @@ function shardLayout(ctx: Context, settings: ShardSettings & { length: number })
 }
 
 function coversSequence(spans: readonly Span[], length: number): boolean {
-  const [only, ...more] = spans;
-  return only !== undefined && more.length === 0 && only.step === 1 && only.length === length;
+  const [firstSpan, ...otherSpans] = spans;
+  return firstSpan !== undefined && otherSpans.length === 0 && firstSpan.step === 1 && firstSpan.length === length;
 }
 
 function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tensor {
@@ -127,10 +127,10 @@ function sliceSpan(x: Tensor, axis: number, { start, length, step }: Span): Tens
 }
 
 /** All shards, rows first, one after another in the order of their numbers: gathers along the innermost axis first. */
-function gatherShards(ctx: Context, first: Tensor, layout: Layout): Tensor {
-  let gathered = first.contiguous();
+function gatherShards(ctx: Context, rowsFirst: Tensor, layout: Layout): Tensor {
+  let gathered = rowsFirst.contiguous();
   const { coordinate, shape } = ctx.mesh;
-  const rowSize = first.shape.slice(1).reduce((size, length) => size * length, 1);
+  const rowSize = rowsFirst.shape.slice(1).reduce((size, length) => size * length, 1);
   let inner: Coordinate = coordinate;
   for (const axis of layout.axes.toReversed()) {
     const { [axis]: _, ...outer } = inner;
@@ -138,7 +138,7 @@ function gatherShards(ctx: Context, first: Tensor, layout: Layout): Tensor {
     if (shape[axis] === 1) continue;
     const counts = Array.from({ length: shape[axis]! }, (_, i) => spansLength(layout.spans({ ...outer, [axis]: i })));
     const total = counts.reduce((sum, count) => sum + count, 0);
-    const out = gathered.device.empty([total, ...first.shape.slice(1)], gathered.dtype);
+    const out = gathered.device.empty([total, ...rowsFirst.shape.slice(1)], gathered.dtype);
     const options = { counts: counts.map((count) => count * rowSize), label: "unshard" };
     ctx.mesh.group(axis).allGather(out, gathered, options).wait();
     gathered.dispose();
@@ -148,14 +148,14 @@ function gatherShards(ctx: Context, first: Tensor, layout: Layout): Tensor {
 }
 
 /** Puts gathered rows at their global positions and the axis back in its place. */
-function scatterRows(gathered: Tensor, layout: Layout, along: number): Tensor {
+function scatterRows(gathered: Tensor, layout: Layout, axis: number): Tensor {
   const { device, dtype } = gathered;
-  using ordered = gathered.transpose(0, along);
-  const out = device.empty(ordered.shape, dtype);
+  using axisRestored = gathered.transpose(0, axis);
+  const out = device.empty(axisRestored.shape, dtype);
   let row = 0;
   for (const span of layout.spans({})) {
-    using from = ordered.slice(along, row, (row += span.length));
-    using to = sliceSpan(out, along, span);
+    using from = axisRestored.slice(axis, row, (row += span.length));
+    using to = sliceSpan(out, axis, span);
     if (from.size > 0) device.kernels.copy(to, from);
   }
   return out;

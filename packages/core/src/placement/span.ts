@@ -73,17 +73,17 @@ export function spansOfRowsUnchecked(
   spans: readonly Span[],
   ranges: readonly Pick<Span, "start" | "length">[],
 ): Span[] {
-  const found: Span[] = [];
+  const rowSpans: Span[] = [];
   for (const range of ranges) {
     let row = 0;
     for (const { start, length, step } of spans) {
       const first = Math.max(0, range.start - row);
       const end = Math.min(length, range.start + range.length - row);
-      if (first < end) found.push({ start: start + first * step, length: end - first, step });
+      if (first < end) rowSpans.push({ start: start + first * step, length: end - first, step });
       row += length;
     }
   }
-  return found;
+  return rowSpans;
 }
 
 const maxPosition = 2 ** 31 - 1;
@@ -100,8 +100,8 @@ const maxPosition = 2 ** 31 - 1;
  */
 export function positions(spans: readonly Span[]): Int32Array {
   const count = spansLength(spans);
-  const isPossible = Number.isSafeInteger(count) && count >= 0 && count <= 2 ** 28;
-  if (!isPossible || spans.some(({ length }) => !Number.isSafeInteger(length) || length < 0)) {
+  const isValidCount = Number.isSafeInteger(count) && count >= 0 && count <= 2 ** 28;
+  if (!isValidCount || spans.some(({ length }) => !Number.isSafeInteger(length) || length < 0)) {
     const received = String(count);
     throw new ShapeError({ where: "positions", expected: "0 to 2**28 positions", received });
   }

@@ -7,7 +7,7 @@ import type { Span } from "./span.ts";
 // numbers without a word, so every placement is verified before anything is sent: once for each number of shards and length.
 
 /** More than a program uses at a time; a sequence that grows with every call must not fill memory. */
-const MAX_CACHED = 64;
+const MAX_CACHED_SHARDINGS = 64;
 
 const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
 const verifiedLayouts = new WeakSet<Layout>();
@@ -41,7 +41,7 @@ export function resolveShards(placement: Placement, count: number, length: numbe
   if (!shards) {
     shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
     verifyShards(`placement ${placement.name}`, shards, length);
-    if (cache.size >= MAX_CACHED) cache.clear();
+    if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
     cache.set(key, shards);
   }
   return shards;
@@ -57,12 +57,12 @@ export function verifyLayout(where: string, layout: Layout, mesh: Coordinate): v
 
 /** All coordinates along some axes of a mesh, row-major. */
 export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coordinate[] {
-  let places: Coordinate[] = [{}];
+  let coordinates: Coordinate[] = [{}];
   for (const axis of axes) {
     const values = Array.from({ length: mesh[axis] ?? 1 }, (_, i) => i);
-    places = places.flatMap((place) => values.map((value) => ({ ...place, [axis]: value })));
+    coordinates = coordinates.flatMap((coordinate) => values.map((value) => ({ ...coordinate, [axis]: value })));
   }
-  return places;
+  return coordinates;
 }
 
 /** Notes that a layout follows from verified placements. */
@@ -119,9 +119,9 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
 export function verifySpan(where: string, span: Span, length: number = Number.MAX_SAFE_INTEGER): void {
   expectValue(where, typeof span === "object" && span !== null, "spans { start, length, step }", span);
   const { start, length: count, step } = span;
-  const isWhole = Number.isSafeInteger(start) && Number.isSafeInteger(count) && Number.isSafeInteger(step);
-  const isInside = count === 0 || start + (count - 1) * step < length;
-  if (isWhole && start >= 0 && count >= 0 && step >= 1 && isInside) return;
+  const areIntegers = Number.isSafeInteger(start) && Number.isSafeInteger(count) && Number.isSafeInteger(step);
+  const isInBounds = count === 0 || start + (count - 1) * step < length;
+  if (areIntegers && start >= 0 && count >= 0 && step >= 1 && isInBounds) return;
   throw new ShapeError({
     where,
     expected: `integer spans with start ≥ 0, length ≥ 0 and step ≥ 1${length < Number.MAX_SAFE_INTEGER ? ` that end before position ${length}` : ""}`,
@@ -138,35 +138,35 @@ interface DuplicatePosition {
 
 /** Two spans that share a position, if any. Of one step they can only within one residue class; of others they are compared. */
 function findDuplicate(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
-  const bySteps = new Map<number, ShardSpan[]>();
+  const spansByStep = new Map<number, ShardSpan[]>();
   for (const span of spans) {
     // A single position is one of any step.
     const step = span.length === 1 ? 1 : span.step;
-    const same = bySteps.get(step);
-    if (same) same.push(span);
-    else bySteps.set(step, [span]);
+    const sameStepSpans = spansByStep.get(step);
+    if (sameStepSpans) sameStepSpans.push(span);
+    else spansByStep.set(step, [span]);
   }
-  for (const [step, same] of bySteps) {
-    same.sort((a, b) => (a.start % step) - (b.start % step) || a.start - b.start);
-    for (let i = 1; i < same.length; i++) {
-      const [a, b] = [same[i - 1]!, same[i]!];
+  for (const [step, sameStepSpans] of spansByStep) {
+    sameStepSpans.sort((a, b) => (a.start % step) - (b.start % step) || a.start - b.start);
+    for (let i = 1; i < sameStepSpans.length; i++) {
+      const [a, b] = [sameStepSpans[i - 1]!, sameStepSpans[i]!];
       if (a.start % step === b.start % step && b.start <= lastPosition(a)) return { a, b, at: b.start };
     }
   }
-  return bySteps.size > 1 ? findDuplicateAcrossSteps(spans) : undefined;
+  return spansByStep.size > 1 ? findDuplicateAcrossSteps(spans) : undefined;
 }
 
 /** The same among spans of different steps: in order of their starts, each with those that have not ended. */
 function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePosition | undefined {
-  let open: ShardSpan[] = [];
+  let openSpans: ShardSpan[] = [];
   for (const b of spans.toSorted((x, y) => x.start - y.start)) {
-    open = open.filter((a) => lastPosition(a) >= b.start);
-    for (const a of open) {
+    openSpans = openSpans.filter((a) => lastPosition(a) >= b.start);
+    for (const a of openSpans) {
       if (a.step === b.step && a.length > 1 && b.length > 1) continue;
       const at = firstCommonPosition(a, b);
       if (at !== undefined) return { a, b, at };
     }
-    open.push(b);
+    openSpans.push(b);
   }
   return undefined;
 }
@@ -174,11 +174,11 @@ function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePositio
 /** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
 function firstCommonPosition(a: Span, b: Span): number | undefined {
   const distance = b.start - a.start;
-  let [gcd, rest, factor, next] = [b.step, a.step, 1, 0];
-  while (rest > 0) {
-    const quotient = Math.floor(gcd / rest);
-    [gcd, rest] = [rest, gcd - quotient * rest];
-    [factor, next] = [next, factor - quotient * next];
+  let [gcd, remainder, factor, nextFactor] = [b.step, a.step, 1, 0];
+  while (remainder > 0) {
+    const quotient = Math.floor(gcd / remainder);
+    [gcd, remainder] = [remainder, gcd - quotient * remainder];
+    [factor, nextFactor] = [nextFactor, factor - quotient * nextFactor];
   }
   if (distance % gcd !== 0) return undefined;
   // b.step · factor ≡ gcd (mod a.step): the first j with b.start + j · b.step on a's progression.
@@ -193,11 +193,11 @@ function lastPosition({ start, length, step }: Span): number {
 }
 
 /** More positions are not searched for one that is missing. */
-const MAX_SEARCHED = 2 ** 20;
+const MAX_SEARCHED_POSITIONS = 2 ** 20;
 
 /** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
 function firstMissing(spans: readonly Span[], length: number): number | undefined {
-  const end = Math.min(length, MAX_SEARCHED);
+  const end = Math.min(length, MAX_SEARCHED_POSITIONS);
   const isCovered = new Uint8Array(end);
   for (const { start, length: count, step } of spans) {
     const last = Math.min(end - 1, start + (count - 1) * step);

@@ -61,7 +61,7 @@ function run(routes: readonly GroupCastRoute[]) {
     }
   }
   const all = [...first, ...second];
-  for (const [rank, { forwarded = [] }] of routes.entries())
+  for (const [rank, { forwardedRows: forwarded = [] }] of routes.entries())
     for (const { from, destinations: places } of forwarded) place(rank, places, take(hops[1], from, rank));
   expect(hops).toEqual([[], []]);
   return { out, messages: all };

@@ -20,8 +20,8 @@ class AgentTree {
   /** Agents whose parent is not there yet, by the parent's number. */
   readonly #pendingChildren = new Map<number, Channel[]>();
 
-  constructor(self: number, fanOut: number) {
-    this.#agentRank = self;
+  constructor(agentRank: number, fanOut: number) {
+    this.#agentRank = agentRank;
     this.#fanOut = fanOut;
   }
 
@@ -31,11 +31,11 @@ class AgentTree {
     const isChild = parent === this.#agentRank;
     if (agent === this.#agentRank || (isChild && this.#addresses.has(agent))) return "duplicate";
     this.#addresses.set(agent, address);
-    for (const waiting of this.#pendingChildren.get(agent) ?? []) redirect(waiting, address);
+    for (const pendingChild of this.#pendingChildren.get(agent) ?? []) redirect(pendingChild, address);
     this.#pendingChildren.delete(agent);
     if (isChild) return "child";
-    const known = this.#addresses.get(parent);
-    if (known !== undefined) redirect(channel, known);
+    const parentAddress = this.#addresses.get(parent);
+    if (parentAddress !== undefined) redirect(channel, parentAddress);
     else this.#pendingChildren.set(parent, [...(this.#pendingChildren.get(parent) ?? []), channel]);
     return "redirected";
   }
@@ -77,7 +77,7 @@ export interface AgentOptions {
   readonly onIdle?: () => void;
 }
 
-const HANDSHAKE_MS = 10_000;
+const HANDSHAKE_TIMEOUT_MS = 10_000;
 const MAX_CONNECTIONS = 16_384;
 
 /**
@@ -105,7 +105,7 @@ export class Agent implements AsyncDisposable {
   #heartbeat: NodeJS.Timeout | undefined;
   #lastTickAt = performance.now();
   #hasConnections = false;
-  #closed = false;
+  #isClosed = false;
 
   private constructor(options: AgentOptions) {
     this.#options = options;
@@ -159,8 +159,8 @@ export class Agent implements AsyncDisposable {
 
   /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
   async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     clearInterval(this.#heartbeat);
     this.#socketFile?.release();
     this.#listener?.close();
@@ -168,9 +168,9 @@ export class Agent implements AsyncDisposable {
     this.#worlds.close("the agent of this host exited");
     for (const channel of [...this.#connections, ...this.#observers]) channel.destroy();
     if (!this.#server.listening) return;
-    const closed = once(this.#server, "close");
+    const closeEvent = once(this.#server, "close");
     this.#server.close();
-    await closed;
+    await closeEvent;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -201,7 +201,7 @@ export class Agent implements AsyncDisposable {
   #accept(stream: Duplex): void {
     let branch: Branch | undefined;
     const channel = new Channel(stream, {
-      content: (content) => {
+      onContent: (content) => {
         clearTimeout(timer);
         if (branch === undefined) branch = this.#handshake(channel, content);
         else this.#receive(branch, content);
@@ -214,14 +214,14 @@ export class Agent implements AsyncDisposable {
     });
     const timer = setTimeout(
       () => this.#reject(channel, "timed out waiting for the hello frame"),
-      HANDSHAKE_MS,
+      HANDSHAKE_TIMEOUT_MS,
     ).unref();
     this.#connections.add(channel);
   }
 
   #removeConnection(channel: Channel): void {
     if (this.#observers.delete(channel) || !this.#connections.delete(channel)) return;
-    if (this.#connections.size === 0 && !this.#closed) this.#options.onIdle?.();
+    if (this.#connections.size === 0 && !this.#isClosed) this.#options.onIdle?.();
   }
 
   /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
@@ -253,13 +253,13 @@ export class Agent implements AsyncDisposable {
     }
     this.#hasConnections = true;
     if (!isAgent) return branch;
-    const place = this.#tree.attach(channel, agent, address);
-    if (place === "duplicate")
+    const attachResult = this.#tree.attach(channel, agent, address);
+    if (attachResult === "duplicate")
       return this.#reject(
         channel,
         `duplicate agent number ${agent} on ${host}; use a unique agent number for each host`,
       );
-    if (place !== "child") return undefined;
+    if (attachResult !== "child") return undefined;
     this.#children.set(branch, agent);
     channel.send({ kind: "accept", heartbeatMs: this.#heartbeatMs, heartbeatTimeoutMs: this.#heartbeatTimeoutMs });
     return branch;
@@ -288,12 +288,12 @@ export class Agent implements AsyncDisposable {
   #tick(): void {
     const now = performance.now();
     // After a pause of this process itself, what the others sent meanwhile has not been read yet.
-    const paused = now - this.#lastTickAt > 2 * this.#heartbeatMs;
+    const wasPaused = now - this.#lastTickAt > 2 * this.#heartbeatMs;
     this.#lastTickAt = now;
-    this.#parent?.tick(now, paused, this.#heartbeatTimeoutMs);
+    this.#parent?.tick(now, wasPaused, this.#heartbeatTimeoutMs);
     for (const branch of [...this.#children.keys()]) {
       const { channel } = branch;
-      if (paused) channel.receivedAt = now;
+      if (wasPaused) channel.receivedAt = now;
       channel.send({ kind: "heartbeat" });
       if (now - channel.receivedAt < this.#heartbeatTimeoutMs) continue;
       channel.destroy();

@@ -7,9 +7,9 @@ import type { RankRanges } from "./wire.ts";
 export class DebouncedFlush {
   readonly #windowMs: number;
   readonly #flush: () => void;
-  #flushedAt = Number.NEGATIVE_INFINITY;
+  #lastFlushAt = Number.NEGATIVE_INFINITY;
   #timer: NodeJS.Timeout | NodeJS.Immediate | undefined;
-  #disposed = false;
+  #isDisposed = false;
 
   constructor(windowMs: number, flush: () => void) {
     this.#windowMs = windowMs;
@@ -18,25 +18,25 @@ export class DebouncedFlush {
 
   /** There is something to flush. */
   schedule(): void {
-    if (this.#timer !== undefined || this.#disposed) return;
-    const delay = this.#flushedAt + this.#windowMs - performance.now();
+    if (this.#timer !== undefined || this.#isDisposed) return;
+    const delay = this.#lastFlushAt + this.#windowMs - performance.now();
     this.#timer = delay > 0 ? setTimeout(() => this.flushNow(), delay) : setImmediate(() => this.flushNow());
   }
 
   /** Flushes now what was scheduled. */
   flushNow(): void {
     if (this.#timer === undefined) return;
-    this.#clear();
-    this.#flushedAt = performance.now();
+    this.#clearTimer();
+    this.#lastFlushAt = performance.now();
     this.#flush();
   }
 
   dispose(): void {
-    this.#clear();
-    this.#disposed = true;
+    this.#clearTimer();
+    this.#isDisposed = true;
   }
 
-  #clear(): void {
+  #clearTimer(): void {
     clearTimeout(this.#timer as NodeJS.Timeout);
     clearImmediate(this.#timer as NodeJS.Immediate);
     this.#timer = undefined;
@@ -65,12 +65,12 @@ export class Branches {
   readonly isRoot: boolean;
   readonly #sendToParent: ((frame: LocalWorldFrame) => void) | undefined;
   readonly #branchOfLink = new Map<Link, Branch>();
-  readonly #routes: (Link | undefined)[] = [];
+  readonly #linkByRank: (Link | undefined)[] = [];
 
-  constructor(size: number, above: ((frame: LocalWorldFrame) => void) | undefined) {
+  constructor(size: number, sendToParent: ((frame: LocalWorldFrame) => void) | undefined) {
     this.size = size;
-    this.isRoot = above === undefined;
-    this.#sendToParent = above;
+    this.isRoot = sendToParent === undefined;
+    this.#sendToParent = sendToParent;
   }
 
   /** Adds a connection; false if it is there. */
@@ -82,21 +82,21 @@ export class Branches {
 
   /** A rank is reached over this connection from now on; false if another one leads there. */
   assignRank(link: Link, rank: number): boolean {
-    if (this.#routes[rank] !== undefined) return false;
-    this.#routes[rank] = link;
+    if (this.#linkByRank[rank] !== undefined) return false;
+    this.#linkByRank[rank] = link;
     this.#branchOfLink.get(link)?.ranks.add(rank);
     return true;
   }
 
   /** The rank is gone. */
   release(rank: number): void {
-    const link = this.#routes[rank];
-    this.#routes[rank] = undefined;
+    const link = this.#linkByRank[rank];
+    this.#linkByRank[rank] = undefined;
     if (link !== undefined) this.#branchOfLink.get(link)?.ranks.delete(rank);
   }
 
   remove(link: Link): void {
-    for (const rank of this.ranksOf(link)) this.#routes[rank] = undefined;
+    for (const rank of this.ranksOf(link)) this.#linkByRank[rank] = undefined;
     this.#branchOfLink.delete(link);
   }
 
@@ -104,17 +104,17 @@ export class Branches {
     return [...this.#branchOfLink.keys()];
   }
 
-  numberOf(link: Link): number | undefined {
+  worldNumberOf(link: Link): number | undefined {
     return this.#branchOfLink.get(link)?.number;
   }
 
   /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
   linkForRank(rank: number): Link | undefined {
-    return this.#routes[rank];
+    return this.#linkByRank[rank];
   }
 
   routesTo(link: Link, rank: number): boolean {
-    return this.#routes[rank] === link;
+    return this.#linkByRank[rank] === link;
   }
 
   ranksOf(link: Link): readonly number[] {
@@ -128,13 +128,13 @@ export class Branches {
 
   /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
   partition(ranks: RankRanges): ReadonlyMap<Link, RankRanges> {
-    const parts = new Map<Link, RankRanges>();
+    const ranksByLink = new Map<Link, RankRanges>();
     for (const [link, branch] of this.#branchOfLink) {
-      const part: number[] = [];
-      for (const rank of branch.ranks) if (includesRank(ranks, rank)) part.push(rank);
-      if (part.length > 0) parts.set(link, toRankRanges(part));
+      const linkRanks: number[] = [];
+      for (const rank of branch.ranks) if (includesRank(ranks, rank)) linkRanks.push(rank);
+      if (linkRanks.length > 0) ranksByLink.set(link, toRankRanges(linkRanks));
     }
-    return parts;
+    return ranksByLink;
   }
 
   /** How many connections lead to any of the ranks, which are in ascending order. */
@@ -144,10 +144,10 @@ export class Branches {
 
   /** Whether all of the ranks, which are in ascending order, are below this agent. */
   includesAll(ranks: RankRanges): boolean {
-    let below = 0;
-    for (const { ranks: own } of this.#branchOfLink.values())
-      for (const rank of own) if (includesRank(ranks, rank)) below++;
-    return below === countRanks(ranks);
+    let reachableCount = 0;
+    for (const { ranks: linkRanks } of this.#branchOfLink.values())
+      for (const rank of linkRanks) if (includesRank(ranks, rank)) reachableCount++;
+    return reachableCount === countRanks(ranks);
   }
 
   /** Towards the root. */
@@ -174,7 +174,7 @@ export class Branches {
   forward(encoded: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     const copies = new Map<number, Buffer>();
     for (const link of links) {
-      const number = this.numberOf(link);
+      const number = this.worldNumberOf(link);
       if (number === undefined) continue;
       let copy = copies.get(number);
       if (copy === undefined) copies.set(number, (copy = withWorldNumber(encoded, number)));

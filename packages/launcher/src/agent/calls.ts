@@ -4,10 +4,10 @@ import { unionRankRanges } from "./rank-ranges.ts";
 import type { GroupTable } from "./splits.ts";
 import type { RankRanges } from "./wire.ts";
 
-const MAX_PENDING = 4096;
-const LOG_TIMEOUT_MS = 1000;
+const MAX_PENDING_REPORTS = 4096;
+const LOG_QUERY_TIMEOUT_MS = 1000;
 
-interface Report {
+interface CallReport {
   readonly history: bigint;
   /** A rank that has it. */
   readonly rank: number;
@@ -23,14 +23,16 @@ type CallLog = readonly CallRecord[];
  */
 export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOfB: CallLog): string {
   if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
-  const ofIndex = new Map(callsOfB.map((call) => [call.index, call]));
-  const differing = callsOfA.flatMap((ofA) => {
-    const ofB = ofIndex.get(ofA.index);
-    return ofB === undefined || ofB.history === ofA.history ? [] : [[ofA.description, ofB.description] as const];
+  const callsByIndex = new Map(callsOfB.map((call) => [call.index, call]));
+  const mismatches = callsOfA.flatMap((callA) => {
+    const callB = callsByIndex.get(callA.index);
+    return callB === undefined || callB.history === callA.history
+      ? []
+      : [[callA.description, callB.description] as const];
   });
-  const pair = differing.find(([ofA, ofB]) => ofA !== ofB) ?? differing[0];
-  const divergence = pair
-    ? `rank ${a} is at ${pair[0]}, rank ${b} at ${pair[1]}`
+  const mismatch = mismatches.find(([callA, callB]) => callA !== callB) ?? mismatches[0];
+  const divergence = mismatch
+    ? `rank ${a} is at ${mismatch[0]}, rank ${b} at ${mismatch[1]}`
     : `ranks ${a} and ${b} diverged at a collective that is no longer in the call log`;
   return `${divergence}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 }
@@ -39,7 +41,7 @@ export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOf
 export class CallChecker {
   readonly #branches: Branches;
   readonly #groups: GroupTable;
-  readonly #reports = new Map<string, Report>();
+  readonly #reports = new Map<string, CallReport>();
   /** Groups whose ranks have diverged. */
   readonly #mismatchedGroups = new Set<bigint>();
   readonly #queries = new Map<number, (calls: CallLog) => void>();
@@ -51,14 +53,14 @@ export class CallChecker {
   }
 
   onReport(link: Link, { group, index, history, rank, ranks: explicitRanks }: FrameOf<"call">): void {
-    const ranks = this.#ranksOf(group, explicitRanks);
+    const ranks = this.#resolveRanks(group, explicitRanks);
     if (ranks.length === 0 || this.#mismatchedGroups.has(group) || !this.#branches.routesTo(link, rank)) return;
     const key = `${group}:${index}`;
     const report = this.#reports.get(key);
     if (report === undefined) {
       this.#reports.set(key, { history, rank, links: new Set([link]) });
       // Of a group that lost a member, nothing is ever complete.
-      if (this.#reports.size > MAX_PENDING) this.#reports.delete(this.#reports.keys().next().value as string);
+      if (this.#reports.size > MAX_PENDING_REPORTS) this.#reports.delete(this.#reports.keys().next().value as string);
     } else if (report.history !== history) {
       return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);
     } else {
@@ -98,11 +100,11 @@ export class CallChecker {
   /** What the root has decided. */
   distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     this.#mismatchedGroups.add(group);
-    this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#ranksOf(group, ranks));
+    this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#resolveRanks(group, ranks));
   }
 
   /** The ranks that must agree: those of the report, else of the group. */
-  #ranksOf(group: bigint, explicitRanks: RankRanges): RankRanges {
+  #resolveRanks(group: bigint, explicitRanks: RankRanges): RankRanges {
     return explicitRanks.length > 0 ? unionRankRanges([explicitRanks]) : (this.#groups.ranksOf(group) ?? []);
   }
 
@@ -111,9 +113,9 @@ export class CallChecker {
     for (const rank of [a, b])
       this.#queryLog(rank, group, (calls) => {
         logs.set(rank, calls);
-        const [ofA, ofB] = [logs.get(a), logs.get(b)];
-        if (ofA === undefined || ofB === undefined) return;
-        this.reportMismatch({ group, ranks, message: mismatchMessage(a, ofA, b, ofB) });
+        const [callA, callB] = [logs.get(a), logs.get(b)];
+        if (callA === undefined || callB === undefined) return;
+        this.reportMismatch({ group, ranks, message: mismatchMessage(a, callA, b, callB) });
       });
     // From here on no report of the group is compared here.
     if (!this.#branches.isRoot) this.#mismatchedGroups.add(group);
@@ -124,7 +126,7 @@ export class CallChecker {
     const query = this.#nextQuery++;
     const timer = setTimeout(
       () => this.onQueryReply({ kind: "callLogReply", world: 0, query, rank, calls: [] }),
-      LOG_TIMEOUT_MS,
+      LOG_QUERY_TIMEOUT_MS,
     );
     timer.unref();
     this.#queries.set(query, (calls) => {

@@ -5,7 +5,7 @@ import { LIMITS, ProtocolError } from "./wire.ts";
 /** What a channel's owner does with what arrives. */
 export interface ChannelEvents {
   /** A whole frame, without its length. May throw ProtocolError, which ends the channel. */
-  content(content: Buffer): void;
+  onContent(content: Buffer): void;
   /** Nothing more arrives; called once. */
   onEnd(reason: string): void;
 }
@@ -28,9 +28,9 @@ export class Channel {
   readonly #events: ChannelEvents;
   readonly #reader = new FrameReader();
   #queue: Buffer[] = [];
-  #scheduled = false;
-  #finished = false;
-  #ended = false;
+  #isFlushScheduled = false;
+  #isFinished = false;
+  #hasEnded = false;
 
   constructor(stream: Duplex, events: ChannelEvents) {
     this.#stream = stream;
@@ -43,7 +43,7 @@ export class Channel {
 
   /** Whether frames may still be sent. */
   get isOpen(): boolean {
-    return !this.#ended && !this.#finished;
+    return !this.#hasEnded && !this.#isFinished;
   }
 
   /** The peer has sent a valid hello: longer frames are accepted from it. */
@@ -62,10 +62,10 @@ export class Channel {
   write(encoded: Buffer): void {
     if (!this.isOpen) return;
     this.#queue.push(encoded);
-    if (this.#scheduled) return;
-    this.#scheduled = true;
+    if (this.#isFlushScheduled) return;
+    this.#isFlushScheduled = true;
     setImmediate(() => {
-      this.#scheduled = false;
+      this.#isFlushScheduled = false;
       this.#flush();
     });
   }
@@ -74,20 +74,20 @@ export class Channel {
   finish(): void {
     if (!this.isOpen) return;
     this.#flush();
-    this.#finished = true;
+    this.#isFinished = true;
     this.#stream.end(() => this.#stream.destroy());
   }
 
   /** Ends at once, without `ended`. */
   destroy(): void {
-    this.#ended = true;
+    this.#hasEnded = true;
     this.#stream.destroy();
   }
 
   #flush(): void {
     if (!this.isOpen || this.#queue.length === 0) return;
-    const [only] = this.#queue;
-    this.#stream.write(this.#queue.length === 1 ? only : Buffer.concat(this.#queue));
+    const [firstBuffer] = this.#queue;
+    this.#stream.write(this.#queue.length === 1 ? firstBuffer : Buffer.concat(this.#queue));
     this.#queue = [];
     if (this.#stream.writableLength > MAX_UNREAD_BYTES)
       this.#end("the peer has stopped reading and its receive buffer is full");
@@ -100,7 +100,7 @@ export class Channel {
       while (this.isOpen) {
         const content = this.#reader.next();
         if (content === undefined) return;
-        this.#events.content(content);
+        this.#events.onContent(content);
       }
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
@@ -109,8 +109,8 @@ export class Channel {
   }
 
   #end(reason: string): void {
-    if (this.#ended) return;
-    this.#ended = true;
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
     this.#stream.destroy();
     this.#events.onEnd(reason);
   }

@@ -2,8 +2,8 @@ import { DebouncedFlush, type Branches } from "./branches.ts";
 import type { FrameOf } from "./frames.ts";
 import { expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 
-const TO_PARENT_MS = 10;
-const TO_CHILDREN_MS = 20;
+const PARENT_FLUSH_MS = 10;
+const CHILDREN_FLUSH_MS = 20;
 
 /** Ranks by a text that they share. */
 class RanksByReason {
@@ -16,10 +16,10 @@ class RanksByReason {
   }
 
   /** All of them; none from then on. */
-  takeVerdicts<T>(make: (text: string, ranks: readonly number[]) => T): readonly T[] {
-    const taken = [...this.#groups].map(([text, ranks]) => make(text, ranks));
+  drainGroups<T>(createEntry: (text: string, ranks: readonly number[]) => T): readonly T[] {
+    const entries = [...this.#groups].map(([text, ranks]) => createEntry(text, ranks));
     this.#groups.clear();
-    return taken;
+    return entries;
   }
 }
 
@@ -29,23 +29,23 @@ class RanksByReason {
  */
 export class ExitTracker {
   readonly #branches: Branches;
-  readonly #exiting = new RanksByReason();
-  readonly #pendingLost = new RanksByReason();
+  readonly #pendingExits = new RanksByReason();
+  readonly #pendingLosses = new RanksByReason();
   readonly #batch: DebouncedFlush;
   // What follows is kept at the root.
-  readonly #exited = new Map<number, string>();
+  readonly #exitedRanks = new Map<number, string>();
   readonly #lostRanks = new Set<number>();
-  #failed: number | undefined;
+  #failedRank: number | undefined;
   #unsentExits: number[] = [];
 
   constructor(branches: Branches) {
     this.#branches = branches;
-    this.#batch = new DebouncedFlush(branches.isRoot ? TO_CHILDREN_MS : TO_PARENT_MS, () => this.#flush());
+    this.#batch = new DebouncedFlush(branches.isRoot ? CHILDREN_FLUSH_MS : PARENT_FLUSH_MS, () => this.#flush());
   }
 
   /** At the root: ranks that have closed in order, and their last operations. */
   get exited(): ReadonlyMap<number, string> {
-    return this.#exited;
+    return this.#exitedRanks;
   }
 
   /** At the root: ranks that are gone without notice. */
@@ -58,9 +58,9 @@ export class ExitTracker {
     for (const { ranks: ranges, last } of exits) {
       const ranks = [...expandRankRanges(ranges)];
       for (const rank of ranks) this.#branches.release(rank);
-      if (!this.#branches.isRoot) this.#exiting.add(last, ranks);
+      if (!this.#branches.isRoot) this.#pendingExits.add(last, ranks);
       for (const rank of this.#branches.isRoot ? ranks : []) {
-        this.#exited.set(rank, last);
+        this.#exitedRanks.set(rank, last);
         this.#unsentExits.push(rank);
       }
     }
@@ -71,9 +71,9 @@ export class ExitTracker {
   recordLost(ranks: readonly number[], reason: string): void {
     for (const rank of ranks) this.#branches.release(rank);
     if (this.#branches.isRoot) for (const rank of ranks) this.#lostRanks.add(rank);
-    const unknown = ranks.filter((rank) => rank !== this.#failed);
-    if (unknown.length === 0) return;
-    this.#pendingLost.add(reason, unknown);
+    const unreportedRanks = ranks.filter((rank) => rank !== this.#failedRank);
+    if (unreportedRanks.length === 0) return;
+    this.#pendingLosses.add(reason, unreportedRanks);
     this.#batch.schedule();
   }
 
@@ -81,8 +81,8 @@ export class ExitTracker {
   recordFailure(frame: FrameOf<"failed">): void {
     this.#batch.flushNow();
     if (!this.#branches.isRoot) return this.#branches.sendToParent(frame);
-    if (this.#failed !== undefined) return;
-    this.#failed = frame.rank;
+    if (this.#failedRank !== undefined) return;
+    this.#failedRank = frame.rank;
     this.#branches.broadcast(frame);
   }
 
@@ -96,8 +96,8 @@ export class ExitTracker {
   }
 
   #flush(): void {
-    const exits = this.#exiting.takeVerdicts((last, ranks) => ({ ranks: toRankRanges(ranks), last }));
-    const losses = this.#pendingLost.takeVerdicts((reason, ranks) => ({ ranks: toRankRanges(ranks), reason }));
+    const exits = this.#pendingExits.drainGroups((last, ranks) => ({ ranks: toRankRanges(ranks), last }));
+    const losses = this.#pendingLosses.drainGroups((reason, ranks) => ({ ranks: toRankRanges(ranks), reason }));
     if (this.#branches.isRoot) {
       const ranks = toRankRanges(this.#unsentExits);
       this.#unsentExits = [];

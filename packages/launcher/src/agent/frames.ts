@@ -5,7 +5,7 @@ import {
   i32,
   i64,
   i64Array,
-  type Layout,
+  type FieldCodecs,
   LIMITS,
   list,
   ProtocolError,
@@ -194,7 +194,7 @@ const positions = list(record<RankPosition>({ ranks: rankRanges, ...position }))
 const world = u32;
 
 /** By kind: its number on the wire, and its fields in their order. */
-const layouts: { readonly [K in Kind]: readonly [type: number, fields: Layout<Frames[K]>] } = {
+const frameLayouts: { readonly [K in Kind]: readonly [type: number, fields: FieldCodecs<Frames[K]>] } = {
   hello: [1, { magic: u32, version: u32, secret: text, role: u8, agent: u32, host: text, address: text }],
   accept: [2, { heartbeatMs: u32, heartbeatTimeoutMs: u32 }],
   redirect: [3, { address: text }],
@@ -259,7 +259,7 @@ interface FrameCodec {
 
 const byKind = new Map<Kind, FrameCodec>();
 const byType = new Map<number, FrameCodec>();
-for (const [name, [type, fields]] of Object.entries(layouts)) {
+for (const [name, [type, fields]] of Object.entries(frameLayouts)) {
   const codec = { kind: name as Kind, type, body: record<object>(fields) };
   byKind.set(codec.kind, codec);
   byType.set(type, codec);
@@ -314,7 +314,7 @@ export function decode(content: Buffer): Frame {
 /** Version and secret of a hello of any version; undefined for what is no hello. */
 export function peekHello(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
   const from = new ByteReader(content);
-  if (u8.read(from) !== layouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
+  if (u8.read(from) !== frameLayouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
   return { version: u32.read(from), secret: text.read(from) };
 }
 
@@ -340,8 +340,8 @@ export class FrameReader {
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
     const joined = this.#chunks[0] as Buffer;
-    const rest = joined.subarray(4 + length);
-    if (rest.length > 0) this.#chunks[0] = rest;
+    const trailingBytes = joined.subarray(4 + length);
+    if (trailingBytes.length > 0) this.#chunks[0] = trailingBytes;
     else this.#chunks.shift();
     this.#size -= 4 + length;
     return joined.subarray(4, 4 + length);

@@ -18,11 +18,11 @@ export interface ParentOptions {
 /** A world's way towards the root. */
 export interface ParentLink {
   send(frame: LocalWorldFrame): void;
-  begin(world: World): void;
-  end(): void;
+  registerWorld(world: World): void;
+  unregisterWorld(): void;
 }
 
-const RETRY_MS = 200;
+const RETRY_DELAY_MS = 200;
 
 /** The connection to the parent agent. What is sent before it stands waits. */
 export class Parent {
@@ -30,11 +30,11 @@ export class Parent {
   readonly #worlds = new Map<number, World>();
   readonly #backlog: Buffer[] = [];
   #channel: Channel | undefined;
-  #accepted = false;
+  #isAccepted = false;
   #nextWorld = 0;
   #failure: RendezvousRefusal | undefined;
   #connectError = "no connection yet";
-  #closed = false;
+  #isClosed = false;
 
   constructor(options: ParentOptions) {
     this.#options = options;
@@ -47,8 +47,8 @@ export class Parent {
   }
 
   /** Why there is no connection; undefined when there is one. */
-  get disconnected(): string | undefined {
-    if (this.#accepted) return undefined;
+  get disconnectReason(): string | undefined {
+    if (this.#isAccepted) return undefined;
     const { hello, root } = this.#options;
     return `the agent on ${hello.host} cannot reach its parent agent through the root agent at ${root}: ${this.#connectError}`;
   }
@@ -57,15 +57,15 @@ export class Parent {
     const number = this.#nextWorld++;
     return {
       send: (frame) => this.#send(encode({ ...frame, world: number })),
-      begin: (world) => void this.#worlds.set(number, world),
-      end: () => void this.#worlds.delete(number),
+      registerWorld: (world) => void this.#worlds.set(number, world),
+      unregisterWorld: () => void this.#worlds.delete(number),
     };
   }
 
   /** Sends a heartbeat, and looks whether the parent has sent one. */
-  tick(now: number, paused: boolean, heartbeatTimeoutMs: number): void {
-    if (!this.#accepted || this.#channel === undefined) return;
-    if (paused) this.#channel.receivedAt = now;
+  tick(now: number, wasPaused: boolean, heartbeatTimeoutMs: number): void {
+    if (!this.#isAccepted || this.#channel === undefined) return;
+    if (wasPaused) this.#channel.receivedAt = now;
     this.#channel.send({ kind: "heartbeat" });
     if (now - this.#channel.receivedAt < heartbeatTimeoutMs) return;
     this.#channel.destroy();
@@ -73,22 +73,22 @@ export class Parent {
   }
 
   close(): void {
-    this.#closed = true;
+    this.#isClosed = true;
     this.#channel?.destroy();
   }
 
   #send(encoded: Buffer): void {
-    if (this.#accepted) this.#channel?.write(encoded);
+    if (this.#isAccepted) this.#channel?.write(encoded);
     else if (this.#failure === undefined) this.#backlog.push(encoded);
   }
 
   async #connect(): Promise<void> {
     let address = this.#options.root;
-    while (!this.#closed && this.#failure === undefined) {
-      const redirected = await this.#attempt(address);
-      if (this.#accepted) return;
-      address = redirected ?? this.#options.root;
-      if (redirected === undefined) await delay(RETRY_MS, undefined, { ref: false });
+    while (!this.#isClosed && this.#failure === undefined) {
+      const redirectAddress = await this.#attempt(address);
+      if (this.#isAccepted) return;
+      address = redirectAddress ?? this.#options.root;
+      if (redirectAddress === undefined) await delay(RETRY_DELAY_MS, undefined, { ref: false });
     }
   }
 
@@ -104,24 +104,24 @@ export class Parent {
         this.#fail(FAILURE_CODES.mismatch, error.message);
       return undefined;
     }
-    if (this.#closed) return void stream.destroy();
+    if (this.#isClosed) return void stream.destroy();
     return new Promise((resolve) => {
-      let redirected: string | undefined;
+      let redirectAddress: string | undefined;
       const channel = new Channel(stream, {
-        content: (content) => {
+        onContent: (content) => {
           const header = peekHeader(content);
           if (header && this.#worlds.get(header.world)?.forwardUndecoded(header.kind, content)) return;
           const frame = decode(content);
-          if (frame.kind === "redirect") redirected = frame.address;
+          if (frame.kind === "redirect") redirectAddress = frame.address;
           else if (frame.kind === "accept") this.#accept(channel);
-          else if (frame.kind === "refused" && !this.#accepted) this.#fail(frame.code, frame.message);
+          else if (frame.kind === "refused" && !this.#isAccepted) this.#fail(frame.code, frame.message);
           else if ("world" in frame) this.#worlds.get(frame.world)?.receiveFromParent(frame);
-          if (this.#accepted) resolve(undefined);
+          if (this.#isAccepted) resolve(undefined);
         },
         onEnd: (reason) => {
           this.#connectError = reason;
-          if (this.#accepted) this.#fail(FAILURE_CODES.peerLost, "the parent agent exited");
-          resolve(redirected);
+          if (this.#isAccepted) this.#fail(FAILURE_CODES.peerLost, "the parent agent exited");
+          resolve(redirectAddress);
         },
       });
       channel.authenticate();
@@ -131,14 +131,14 @@ export class Parent {
   }
 
   #accept(channel: Channel): void {
-    this.#accepted = true;
+    this.#isAccepted = true;
     for (const encoded of this.#backlog.splice(0)) channel.write(encoded);
   }
 
   #fail(code: number, message: string): void {
-    if (this.#closed || this.#failure !== undefined) return;
+    if (this.#isClosed || this.#failure !== undefined) return;
     this.#failure = { code, message };
-    this.#accepted = false;
+    this.#isAccepted = false;
     this.#options.onLost(this.#failure);
   }
 }

@@ -12,7 +12,7 @@ import {
 import type { RankRanges } from "./wire.ts";
 
 /** Requests that come within this time share one gather. */
-const WINDOW_MS = 50;
+const BATCH_WINDOW_MS = 50;
 /** At the root, also those that come while it is under way, and no older than this. */
 const MAX_SHARED_AGE_MS = 250;
 const ROOT_TIMEOUT_MS = 800;
@@ -21,7 +21,7 @@ const TIMEOUT_STEP_MS = 100;
 const MIN_TIMEOUT_MS = 100;
 /** Of 8 MiB that a frame may have; metrics of 10 000 ranks are less. */
 const MAX_REPLY_BYTES = 6 * 1024 * 1024;
-const MAX_REQUESTED = 1024;
+const MAX_PENDING_REQUESTS = 1024;
 
 /** As in control_plane.h. */
 const STATE_EXITED = 3;
@@ -35,7 +35,7 @@ interface Requester {
 }
 
 /** Which ranks are requested, and whether with metrics. */
-interface Requested {
+interface PositionSelection {
   readonly ranks: RankRanges;
   readonly metrics: boolean;
 }
@@ -48,7 +48,7 @@ interface PendingQuery {
 }
 
 /** A gather of the root. */
-interface PendingGather extends Requested {
+interface PendingGather extends PositionSelection {
   readonly startedAt: number;
   readonly requesters: Requester[];
 }
@@ -57,11 +57,11 @@ interface PendingGather extends Requested {
 export class PositionCollector {
   readonly #branches: Branches;
   readonly #exits: Pick<ExitTracker, "exited" | "lost">;
-  readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
+  readonly #batch = new DebouncedFlush(BATCH_WINDOW_MS, () => this.#flush());
   #requesters: Requester[] = [];
-  readonly #requested = new Map<bigint, readonly Requester[]>();
+  readonly #pendingRequests = new Map<bigint, readonly Requester[]>();
   readonly #queries = new Map<number, PendingQuery>();
-  #gathering: PendingGather | undefined;
+  #pendingGather: PendingGather | undefined;
   #nextRequest = 0n;
   #nextQuery = 0;
 
@@ -86,17 +86,17 @@ export class PositionCollector {
   /** From below. */
   onQueryReply(link: Link, { query, positions }: FrameOf<"positionsReply">): void {
     const pending = this.#queries.get(query);
-    const expected = pending?.pendingLinks.get(link);
-    if (pending === undefined || expected === undefined) return;
-    pending.table.addSubset(positions, expected);
+    const requestedRanks = pending?.pendingLinks.get(link);
+    if (pending === undefined || requestedRanks === undefined) return;
+    pending.table.addSubset(positions, requestedRanks);
     pending.pendingLinks.delete(link);
     if (pending.pendingLinks.size === 0) pending.finish();
   }
 
   /** From above. */
   distribute({ request, positions }: FrameOf<"positions">): void {
-    this.#deliver(this.#requested.get(request) ?? [], positions);
-    this.#requested.delete(request);
+    this.#deliver(this.#pendingRequests.get(request) ?? [], positions);
+    this.#pendingRequests.delete(request);
   }
 
   dispose(): void {
@@ -107,68 +107,70 @@ export class PositionCollector {
   #flush(): void {
     const requesters = this.#requesters;
     this.#requesters = [];
-    const ranks = unionRankRanges(requesters.map((each) => each.ranks));
-    const metrics = requesters.some((each) => each.metrics);
-    if (this.#branches.isRoot) return this.#serve(requesters, { ranks, metrics });
+    const ranks = unionRankRanges(requesters.map((requester) => requester.ranks));
+    const metrics = requesters.some((requester) => requester.metrics);
+    if (this.#branches.isRoot) return this.#serveRequesters(requesters, { ranks, metrics });
     const request = this.#nextRequest++;
-    this.#requested.set(request, requesters);
+    this.#pendingRequests.set(request, requesters);
     // What the root never answers, because it is gone, is forgotten.
-    if (this.#requested.size > MAX_REQUESTED) this.#requested.delete(this.#requested.keys().next().value as bigint);
+    if (this.#pendingRequests.size > MAX_PENDING_REQUESTS)
+      this.#pendingRequests.delete(this.#pendingRequests.keys().next().value as bigint);
     this.#branches.sendToParent({ kind: "positionsRequest", request, metrics: Number(metrics), ranks });
   }
 
   /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
-  #serve(requesters: readonly Requester[], { ranks, metrics }: Requested): void {
-    const running = this.#gathering;
-    const isFresh = running !== undefined && performance.now() - running.startedAt <= MAX_SHARED_AGE_MS;
+  #serveRequesters(requesters: readonly Requester[], { ranks, metrics }: PositionSelection): void {
+    const pendingGather = this.#pendingGather;
+    const isShareable = pendingGather !== undefined && performance.now() - pendingGather.startedAt <= MAX_SHARED_AGE_MS;
     if (
-      isFresh &&
-      (running.metrics || !metrics) &&
-      countRanks(intersectRankRanges(running.ranks, ranks)) === countRanks(ranks)
+      isShareable &&
+      (pendingGather.metrics || !metrics) &&
+      countRanks(intersectRankRanges(pendingGather.ranks, ranks)) === countRanks(ranks)
     )
-      return void running.requesters.push(...requesters);
+      return void pendingGather.requesters.push(...requesters);
     // A request for most of the world is one of many: a gather of all ranks answers the others, too.
-    const all: RankRanges = [[0, this.#branches.size]];
-    const requested = 2 * countRanks(ranks) > this.#branches.size ? all : ranks;
-    const gather = { ranks: requested, metrics, startedAt: performance.now(), requesters: [...requesters] };
-    this.#gathering = gather;
+    const allRanks: RankRanges = [[0, this.#branches.size]];
+    const requestedRanks = 2 * countRanks(ranks) > this.#branches.size ? allRanks : ranks;
+    const gather = { ranks: requestedRanks, metrics, startedAt: performance.now(), requesters: [...requesters] };
+    this.#pendingGather = gather;
     this.#queryBranches(gather, ROOT_TIMEOUT_MS, (positions) => {
-      if (this.#gathering === gather) this.#gathering = undefined;
-      this.#deliver(gather.requesters, this.#addExited(positions, requested));
+      if (this.#pendingGather === gather) this.#pendingGather = undefined;
+      this.#deliver(gather.requesters, this.#addExited(positions, requestedRanks));
     });
   }
 
   #queryBranches(
-    requested: Requested,
+    selection: PositionSelection,
     timeoutMs: number,
     onComplete: (positions: readonly RankPosition[]) => void,
   ): void {
     const table = new PositionTable();
-    const parts = this.#branches.partition(requested.ranks);
-    const metrics = Number(requested.metrics);
+    const ranksByLink = this.#branches.partition(selection.ranks);
+    const metrics = Number(selection.metrics);
     const query = this.#nextQuery++;
     const finish = (): void => {
       clearTimeout(timer);
       if (this.#queries.delete(query)) onComplete(table.positions);
     };
     const timer = setTimeout(finish, timeoutMs);
-    this.#queries.set(query, { pendingLinks: new Map(parts), table, finish });
-    const childMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
-    for (const [link, ranks] of parts)
-      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childMs, metrics, ranks });
-    if (parts.size === 0) finish();
+    this.#queries.set(query, { pendingLinks: new Map(ranksByLink), table, finish });
+    const childTimeoutMs = Math.max(MIN_TIMEOUT_MS, timeoutMs - TIMEOUT_STEP_MS);
+    for (const [link, ranks] of ranksByLink)
+      this.#branches.send(link, { kind: "positionsQuery", query, timeoutMs: childTimeoutMs, metrics, ranks });
+    if (ranksByLink.size === 0) finish();
   }
 
   /** With the requested ranks that are gone by now, whatever they answered before. */
-  #addExited(positions: readonly RankPosition[], requested: RankRanges): readonly RankPosition[] {
+  #addExited(positions: readonly RankPosition[], requestedRanks: RankRanges): readonly RankPosition[] {
     const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "", metrics: [] };
     const table = new PositionTable();
     const { exited, lost } = this.#exits;
-    table.addSubset(positions, subtractRankRanges(requested, toRankRanges([...exited.keys(), ...lost])));
+    table.addSubset(positions, subtractRankRanges(requestedRanks, toRankRanges([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
-      if (includesRank(requested, rank)) table.add([[rank, 1]], { activity: STATE_EXITED, ...unknownPosition, last });
+      if (includesRank(requestedRanks, rank))
+        table.add([[rank, 1]], { activity: STATE_EXITED, ...unknownPosition, last });
     for (const rank of lost)
-      if (includesRank(requested, rank))
+      if (includesRank(requestedRanks, rank))
         table.add([[rank, 1]], { activity: STATE_FAILED, ...unknownPosition, last: "" });
     return table.positions;
   }
@@ -177,8 +179,8 @@ export class PositionCollector {
   #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
     for (const { link, request, ranks, metrics } of requesters) {
       const table = new PositionTable();
-      const given = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
-      table.addSubset(given, ranks);
+      const visiblePositions = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
+      table.addSubset(visiblePositions, ranks);
       this.#branches.send(link, { kind: "positions", request, positions: table.positions });
     }
   }
@@ -188,14 +190,14 @@ export class PositionCollector {
 class PositionTable {
   readonly #positions = new Map<string, { readonly position: RankPosition; readonly parts: RankRanges[] }>();
 
-  add(runs: RankRanges, position: Omit<RankPosition, "ranks">): void {
-    if (runs.length === 0) return;
+  add(ranges: RankRanges, position: Omit<RankPosition, "ranks">): void {
+    if (ranges.length === 0) return;
     const { activity, group, sequence, index, operation, description, last, metrics } = position;
-    const values = metrics.flatMap((each) => Object.values(each));
+    const values = metrics.flatMap((rankMetrics) => Object.values(rankMetrics));
     const key = [activity, group, sequence, index, operation, description, last, ...values].join("\n");
-    const known = this.#positions.get(key);
-    if (known !== undefined) known.parts.push(runs);
-    else this.#positions.set(key, { position: { ...position, ranks: [] }, parts: [runs] });
+    const knownPosition = this.#positions.get(key);
+    if (knownPosition !== undefined) knownPosition.parts.push(ranges);
+    else this.#positions.set(key, { position: { ...position, ranks: [] }, parts: [ranges] });
   }
 
   /** Of the positions, those of these ranks. */

@@ -17,10 +17,10 @@ import { sharedTls, tlsNetwork, TlsServer } from "./tls.ts";
 /** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
 const HELLO_TIMEOUT_MS = 60_000;
 /** Ranks that found the socket while it had its name are connected by then. */
-const DRAIN_MS = 100;
+const DRAIN_DELAY_MS = 100;
 /** The agent of an attempt before this one has closed the port by then, and the host's name is known. */
 const BIND_TIMEOUT_MS = 5_000;
-const RETRY_MS = 100;
+const RETRY_DELAY_MS = 100;
 /** Nothing numbers the hosts of such jobs densely, so each agent is a child of the root: no agent waits for a number that is not there. */
 const STAR_FAN_OUT = 65_536;
 
@@ -28,14 +28,14 @@ const STAR_FAN_OUT = 65_536;
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
-async function serveAgent(path: string, tree: Partial<AgentOptions>): Promise<void> {
-  let isAwaited = true;
+async function serveAgent(path: string, treeOptions: Partial<AgentOptions>): Promise<void> {
+  let isAwaitingHello = true;
   const agent = await Agent.listen({
-    ...{ path, ...tree },
-    onIdle: () => void (isAwaited && !agent.hasConnections ? undefined : closeIfUnused(agent)),
+    ...{ path, ...treeOptions },
+    onIdle: () => void (isAwaitingHello && !agent.hasConnections ? undefined : closeIfUnused(agent)),
   });
   const stopWaiting = (): void => {
-    isAwaited = false;
+    isAwaitingHello = false;
     void closeIfUnused(agent);
   };
   setTimeout(stopWaiting, HELLO_TIMEOUT_MS);
@@ -52,7 +52,7 @@ async function closeIfUnused(agent: Agent): Promise<void> {
   if (agent.connections > 0) return;
   // The name goes first: a rank that looks for an agent from here on starts another.
   agent.unlink();
-  await delay(DRAIN_MS);
+  await delay(DRAIN_DELAY_MS);
   if (agent.connections === 0) process.exit(0);
   // It cannot have its name back where another agent has taken it; its ranks are served all the same.
   await agent.restoreSocketFile().catch(() => {});
@@ -71,17 +71,17 @@ async function multiHostOptions(index: number, endpoint: string): Promise<Partia
 
 async function listenAt(address: string, secret: string): Promise<TlsServer> {
   const endpoint = parseAddress(address);
-  const isOver = startDeadline(BIND_TIMEOUT_MS);
+  const hasTimedOut = startDeadline(BIND_TIMEOUT_MS);
   const bindAny = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
-  const place = { endpoint, bindAny, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
+  const bindOptions = { endpoint, bindAny, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
   const onWaiting = (message: string): void => console.error(message);
-  const host = await bindAddress(place, { isEnding: isOver, onWaiting });
+  const host = await bindAddress(bindOptions, { isEnding: hasTimedOut, onWaiting });
   for (;;) {
     try {
       return await TlsServer.listen({ secret, host, port: endpoint.port });
     } catch (error) {
       const { code, message } = error as NodeJS.ErrnoException;
-      if (code === "EADDRINUSE" && !isOver()) await delay(RETRY_MS);
+      if (code === "EADDRINUSE" && !hasTimedOut()) await delay(RETRY_DELAY_MS);
       else if (code === "EADDRINUSE")
         throw new UsageError(
           `port ${endpoint.port} is in use by ${portOwner(endpoint.port) ?? "another process"}; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
@@ -97,8 +97,8 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
 }
 
 function startDeadline(ms: number): () => boolean {
-  const end = performance.now() + ms;
-  return () => performance.now() >= end;
+  const deadline = performance.now() + ms;
+  return () => performance.now() >= deadline;
 }
 
 const [path, index, endpoint] = process.argv.slice(2);

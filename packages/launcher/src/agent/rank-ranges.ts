@@ -4,8 +4,8 @@ import type { RankRanges } from "./wire.ts";
 export function toRankRanges(ranks: Iterable<number>): RankRanges {
   const ranges: [number, number][] = [];
   for (const rank of [...ranks].toSorted((a, b) => a - b)) {
-    const last = ranges.at(-1);
-    if (last !== undefined && last[0] + last[1] === rank) last[1]++;
+    const lastRange = ranges.at(-1);
+    if (lastRange !== undefined && lastRange[0] + lastRange[1] === rank) lastRange[1]++;
     else ranges.push([rank, 1]);
   }
   return ranges;
@@ -23,41 +23,41 @@ export const countRanks = (ranges: RankRanges): number => ranges.reduce((sum, [,
 export function unionRankRanges(lists: readonly RankRanges[]): RankRanges {
   const union: [number, number][] = [];
   for (const [first, count] of lists.flat().toSorted(([a], [b]) => a - b)) {
-    const last = union.at(-1);
-    if (last === undefined || last[0] + last[1] < first) union.push([first, count]);
-    else last[1] = Math.max(last[1], first + count - last[0]);
+    const lastRange = union.at(-1);
+    if (lastRange === undefined || lastRange[0] + lastRange[1] < first) union.push([first, count]);
+    else lastRange[1] = Math.max(lastRange[1], first + count - lastRange[0]);
   }
   return union;
 }
 
 /** The ranks that both have. Both are in ascending order. */
 export function intersectRankRanges(a: RankRanges, b: RankRanges): RankRanges {
-  const both: [number, number][] = [];
+  const intersection: [number, number][] = [];
   for (let i = 0, j = 0; i < a.length && j < b.length; ) {
     const [x, y] = [a[i] as RankRanges[number], b[j] as RankRanges[number]];
     const [first, end] = [Math.max(x[0], y[0]), Math.min(x[0] + x[1], y[0] + y[1])];
-    if (first < end) both.push([first, end - first]);
+    if (first < end) intersection.push([first, end - first]);
     if (x[0] + x[1] === end) i++;
     else j++;
   }
-  return both;
+  return intersection;
 }
 
 /** The ranks of `a` that `b` does not have. Both are in ascending order. */
 export function subtractRankRanges(a: RankRanges, b: RankRanges): RankRanges {
-  const rest: [number, number][] = [];
+  const difference: [number, number][] = [];
   let j = 0;
   for (const [first, count] of a) {
-    let from = first;
-    while (j < b.length && (b[j] as RankRanges[number])[0] + (b[j] as RankRanges[number])[1] <= from) j++;
+    let remainingFirst = first;
+    while (j < b.length && (b[j] as RankRanges[number])[0] + (b[j] as RankRanges[number])[1] <= remainingFirst) j++;
     for (let k = j; k < b.length && (b[k] as RankRanges[number])[0] < first + count; k++) {
-      const [taken, many] = b[k] as RankRanges[number];
-      if (from < taken) rest.push([from, taken - from]);
-      from = Math.max(from, taken + many);
+      const [removedFirst, removedCount] = b[k] as RankRanges[number];
+      if (remainingFirst < removedFirst) difference.push([remainingFirst, removedFirst - remainingFirst]);
+      remainingFirst = Math.max(remainingFirst, removedFirst + removedCount);
     }
-    if (from < first + count) rest.push([from, first + count - from]);
+    if (remainingFirst < first + count) difference.push([remainingFirst, first + count - remainingFirst]);
   }
-  return rest;
+  return difference;
 }
 
 /** Whether a rank is among ranges in ascending order. */
@@ -79,7 +79,7 @@ export function formatRankRanges(ranks: Iterable<number>): string {
   const parts = ranges
     .slice(0, 16)
     .map(([first, count]) => (count === 1 ? `${first}` : `${first}-${first + count - 1}`));
-  const rest = countRanks(ranges.slice(16));
-  const one = ranges.length === 1 && ranges[0]?.[1] === 1;
-  return `${one ? "rank" : "ranks"} ${parts.join(", ")}${rest > 0 ? ` and ${rest} more` : ""}`;
+  const omittedCount = countRanks(ranges.slice(16));
+  const isSingleRank = ranges.length === 1 && ranges[0]?.[1] === 1;
+  return `${isSingleRank ? "rank" : "ranks"} ${parts.join(", ")}${omittedCount > 0 ? ` and ${omittedCount} more` : ""}`;
 }

@@ -28,7 +28,7 @@ export interface RendezvousRefusal {
   readonly message: string;
 }
 
-const WINDOW_MS = 5;
+const BATCH_WINDOW_MS = 5;
 const MEMBERS_PER_FRAME = 8192;
 /** The root names the ranks that are missing, so it answers first. */
 const ROOT_EXPIRES_EARLIER_MS = 1500;
@@ -45,7 +45,7 @@ export interface RendezvousOptions {
   /** All ranks have joined; only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
   /** Why this agent has no connection to its parent; undefined when it has one. */
-  disconnected(): string | undefined;
+  disconnectReason(): string | undefined;
 }
 
 /** Gathers the members of a world: towards the root in batches, and at the root until all are there. */
@@ -54,12 +54,12 @@ export class Rendezvous {
   readonly #members = new Map<number, Member>();
   /** Not yet sent towards the root. */
   readonly #unsentMembers: { readonly member: Member; readonly parameters: JoinParameters }[] = [];
-  readonly #batch = new DebouncedFlush(WINDOW_MS, () => this.#flush());
+  readonly #batch = new DebouncedFlush(BATCH_WINDOW_MS, () => this.#flush());
   #parameters: JoinParameters | undefined;
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(gathering: RendezvousOptions) {
-    this.#options = gathering;
+  constructor(options: RendezvousOptions) {
+    this.#options = options;
   }
 
   /** The ranks that have joined here. */
@@ -68,16 +68,16 @@ export class Rendezvous {
   }
 
   onJoin(link: Link, frame: FrameOf<"join">): void {
-    const terms = {
+    const parameters = {
       size: frame.size,
       timeoutMs: frame.timeoutMs,
       deadline: performance.now() + frame.remainingMs,
     };
     for (const { rank, pid, host } of frame.members) {
       const member = { rank, pid, host: link.isAgent ? (frame.hosts[host] as Host) : this.#options.host };
-      if (!this.#add(link, member, terms)) return;
+      if (!this.#addMember(link, member, parameters)) return;
     }
-    this.#setDeadline(terms);
+    this.#setDeadline(parameters);
     const { branches } = this.#options;
     if (!branches.isRoot) this.#batch.schedule();
     else if (this.#members.size === branches.size) this.#options.complete(this.#memberTable());
@@ -100,12 +100,12 @@ export class Rendezvous {
   }
 
   /** False when the world is rejected because of this member. */
-  #add(link: Link, member: Member, parameters: JoinParameters): boolean {
+  #addMember(link: Link, member: Member, parameters: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
-      const fault = this.#describeConflict(member, parameters);
-      if (fault !== undefined) {
-        this.#options.reject({ code: FAILURE_CODES.mismatch, message: fault });
+      const conflict = this.#describeConflict(member, parameters);
+      if (conflict !== undefined) {
+        this.#options.reject({ code: FAILURE_CODES.mismatch, message: conflict });
         return false;
       }
     } else {
@@ -117,16 +117,16 @@ export class Rendezvous {
   }
 
   #describeConflict({ rank, pid, host }: Member, { size }: JoinParameters): string | undefined {
-    const first = this.#members.values().next().value;
+    const firstMember = this.#members.values().next().value;
     const expected = this.#parameters?.size ?? size;
     if (size !== expected)
-      return `WORLD_SIZE mismatch: ${size} on rank ${rank}, ${expected} on rank ${first?.rank}; set the same WORLD_SIZE on all ranks`;
+      return `WORLD_SIZE mismatch: ${size} on rank ${rank}, ${expected} on rank ${firstMember?.rank}; set the same WORLD_SIZE on all ranks`;
     if (size > LIMITS.ranks) return `WORLD_SIZE: expected at most ${LIMITS.ranks} ranks, received ${size}`;
     if (rank >= size) return `RANK: expected an integer from 0 to ${size - 1}, received ${rank}`;
-    const other = this.#members.get(rank);
-    if (other === undefined) return undefined;
-    const where = (of: string): string => (other.host.agent === host.agent ? "" : ` on ${of}`);
-    return `duplicate rank ${rank}: pid ${other.pid}${where(other.host.name)} and pid ${pid}${where(host.name)}; each process needs a unique RANK`;
+    const previousMember = this.#members.get(rank);
+    if (previousMember === undefined) return undefined;
+    const hostSuffix = (of: string): string => (previousMember.host.agent === host.agent ? "" : ` on ${of}`);
+    return `duplicate rank ${rank}: pid ${previousMember.pid}${hostSuffix(previousMember.host.name)} and pid ${pid}${hostSuffix(host.name)}; each process needs a unique RANK`;
   }
 
   /** The earliest deadline counts. */
@@ -141,19 +141,19 @@ export class Rendezvous {
 
   #expire(): void {
     const { branches } = this.#options;
-    const after = `rendezvous timed out after ${(this.#parameters?.timeoutMs ?? 0) / 1000} s: `;
+    const timeoutText = `rendezvous timed out after ${(this.#parameters?.timeoutMs ?? 0) / 1000} s: `;
     const cause = branches.isRoot
       ? this.#describeMissing()
-      : (this.#options.disconnected() ?? "the root agent does not respond");
-    this.#options.reject({ code: FAILURE_CODES.timeout, message: after + cause });
+      : (this.#options.disconnectReason() ?? "the root agent does not respond");
+    this.#options.reject({ code: FAILURE_CODES.timeout, message: timeoutText + cause });
   }
 
   #describeMissing(): string {
     const { size } = this.#options.branches;
-    const missing: number[] = [];
-    for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missing.push(rank);
+    const missingRanks: number[] = [];
+    for (let rank = 0; rank < size; rank++) if (!this.#members.has(rank)) missingRanks.push(rank);
     return (
-      `${formatRankRanges(missing)} of ${size} ${missing.length === 1 ? "is" : "are"} missing; check the output of the missing ranks, ` +
+      `${formatRankRanges(missingRanks)} of ${size} ${missingRanks.length === 1 ? "is" : "are"} missing; check the output of the missing ranks, ` +
       "and set the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID on all ranks"
     );
   }
@@ -161,21 +161,21 @@ export class Rendezvous {
   /** Members towards the root. Those who disagree on the size travel apart, for the root to see. */
   #flush(): void {
     const { name, attempt, branches } = this.#options;
-    const fresh = this.#unsentMembers.splice(0);
-    for (const size of new Set(fresh.map(({ parameters }) => parameters.size))) {
-      const alike = fresh.filter(({ parameters }) => parameters.size === size);
-      for (let at = 0; at < alike.length; at += MEMBERS_PER_FRAME) {
-        const part = alike.slice(at, at + MEMBERS_PER_FRAME);
-        const { timeoutMs, deadline } = part
+    const unsentMembers = this.#unsentMembers.splice(0);
+    for (const size of new Set(unsentMembers.map(({ parameters }) => parameters.size))) {
+      const sameSizeMembers = unsentMembers.filter(({ parameters }) => parameters.size === size);
+      for (let at = 0; at < sameSizeMembers.length; at += MEMBERS_PER_FRAME) {
+        const memberBatch = sameSizeMembers.slice(at, at + MEMBERS_PER_FRAME);
+        const { timeoutMs, deadline } = memberBatch
           .map(({ parameters }) => parameters)
           .reduce((a, b) => (b.deadline < a.deadline ? b : a));
         const remainingMs = Math.max(0, Math.round(deadline - performance.now()));
-        const hosts = [...new Map(part.map(({ member }) => [member.host.agent, member.host])).values()];
-        const numbers = new Map(hosts.map(({ agent }, i) => [agent, i]));
-        const members = part.map(({ member: { rank, pid, host } }) => ({
+        const hosts = [...new Map(memberBatch.map(({ member }) => [member.host.agent, member.host])).values()];
+        const hostIndices = new Map(hosts.map(({ agent }, i) => [agent, i]));
+        const members = memberBatch.map(({ member: { rank, pid, host } }) => ({
           rank,
           pid,
-          host: numbers.get(host.agent) ?? 0,
+          host: hostIndices.get(host.agent) ?? 0,
         }));
         branches.sendToParent({ kind: "join", name, attempt, size, timeoutMs, remainingMs, hosts, members });
       }
@@ -184,16 +184,16 @@ export class Rendezvous {
 
   /** Hosts are numbered in the order of their lowest ranks. */
   #memberTable(): Pick<FrameOf<"memberTable">, "hosts" | "members"> {
-    const numbers = new Map<number, number>();
+    const hostIndices = new Map<number, number>();
     const hosts: string[] = [];
     const members = Array.from({ length: this.#members.size }, (_, rank) => {
       const { pid, host } = this.#members.get(rank) as Member;
-      let number = numbers.get(host.agent);
-      if (number === undefined) {
-        number = hosts.push(host.name) - 1;
-        numbers.set(host.agent, number);
+      let hostIndex = hostIndices.get(host.agent);
+      if (hostIndex === undefined) {
+        hostIndex = hosts.push(host.name) - 1;
+        hostIndices.set(host.agent, hostIndex);
       }
-      return { host: number, pid };
+      return { host: hostIndex, pid };
     });
     return { hosts, members };
   }

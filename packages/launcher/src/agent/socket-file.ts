@@ -28,37 +28,37 @@ let temporaryCount = 0;
 export async function bindSocketFile(server: Server, path: string): Promise<SocketFile> {
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
     throw new RangeError(`expected an agent socket path of at most ${MAX_PATH_BYTES} bytes, received ${path}`);
-  const bound = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
-  server.listen({ path: bound, backlog: 4096 });
+  const temporaryPath = join(dirname(path), `.${process.pid}-${temporaryCount++}`);
+  server.listen({ path: temporaryPath, backlog: 4096 });
   await once(server, "listening");
-  const { ino } = statSync(bound);
-  const isOurs = (name: string): boolean => getInode(name) === ino;
-  const claim: SocketFile = {
+  const { ino } = statSync(temporaryPath);
+  const isOwnInode = (name: string): boolean => getInode(name) === ino;
+  const socketFile: SocketFile = {
     unlink() {
-      if (isOurs(path)) renameSync(path, bound);
+      if (isOwnInode(path)) renameSync(path, temporaryPath);
     },
     async restore() {
-      while (!tryLink(bound, path)) await removeStaleSocket(path);
-      unlinkSync(bound);
+      while (!tryLink(temporaryPath, path)) await removeStaleSocket(path);
+      unlinkSync(temporaryPath);
     },
     release() {
-      for (const name of [path, bound]) if (isOurs(name)) unlinkSync(name);
+      for (const name of [path, temporaryPath]) if (isOwnInode(name)) unlinkSync(name);
     },
   };
   try {
-    await claim.restore();
+    await socketFile.restore();
   } catch (error) {
-    claim.release();
+    socketFile.release();
     server.close();
     throw error;
   }
-  return claim;
+  return socketFile;
 }
 
 /** Whether the new name was made; false if it exists. */
-function tryLink(bound: string, path: string): boolean {
+function tryLink(temporaryPath: string, path: string): boolean {
   try {
-    linkSync(bound, path);
+    linkSync(temporaryPath, path);
     return true;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
@@ -68,22 +68,22 @@ function tryLink(bound: string, path: string): boolean {
 
 /** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
 async function removeStaleSocket(path: string): Promise<void> {
-  const tested = getInode(path);
+  const staleInode = getInode(path);
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))
       throw Object.assign(new Error(`an agent already listens at ${path}`), { code: "EADDRINUSE" });
     // Between bind and listen a socket looks dead.
     await delay(20);
   }
-  const aside = `${path}.${process.pid}`;
+  const backupPath = `${path}.${process.pid}`;
   try {
-    renameSync(path, aside);
+    renameSync(path, backupPath);
   } catch {
     return;
   }
   // Another process may have done the same, and listen there by now.
-  if (getInode(aside) !== tested) linkSync(aside, path);
-  unlinkSync(aside);
+  if (getInode(backupPath) !== staleInode) linkSync(backupPath, path);
+  unlinkSync(backupPath);
 }
 
 function getInode(path: string): number | undefined {
@@ -92,8 +92,8 @@ function getInode(path: string): number | undefined {
 
 function isListening(path: string): Promise<boolean> {
   const socket = connect({ path });
-  const answer = new Promise<boolean>((resolve) => {
+  const connectResult = new Promise<boolean>((resolve) => {
     socket.on("connect", () => resolve(true)).on("error", () => resolve(false));
   });
-  return answer.finally(() => socket.destroy());
+  return connectResult.finally(() => socket.destroy());
 }

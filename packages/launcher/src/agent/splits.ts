@@ -6,13 +6,13 @@ import type { RankRanges } from "./wire.ts";
 /** The id of the group of all ranks. */
 export const WORLD_GROUP = 1n;
 const MAX_GROUPS = 16_384;
-const MAX_PENDING = 1024;
+const MAX_PENDING_SPLITS = 1024;
 
 /** The group of a color: as packages/runtime/native/collectives/call.cc, FNV-1a over 64-bit words. */
 export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
   let id = 0xcbf2_9ce4_8422_2325n;
-  for (const word of [parent, index, color])
-    id = BigInt.asUintN(64, (id ^ BigInt.asUintN(64, word)) * 0x100_0000_01b3n);
+  for (const operand of [parent, index, color])
+    id = BigInt.asUintN(64, (id ^ BigInt.asUintN(64, operand)) * 0x100_0000_01b3n);
   return id;
 }
 
@@ -33,7 +33,8 @@ export class GroupTable {
     this.#groups.set(id, ranks);
     if (this.#groups.size <= MAX_GROUPS) return;
     // The oldest but the world: its calls are no longer compared.
-    for (const old of this.#groups.keys()) if (old !== WORLD_GROUP) return void this.#groups.delete(old);
+    for (const oldestGroup of this.#groups.keys())
+      if (oldestGroup !== WORLD_GROUP) return void this.#groups.delete(oldestGroup);
   }
 }
 
@@ -60,17 +61,17 @@ export class SplitCollector {
   /** Colors from below; those of ranks that the connection does not lead to are left out. */
   onSplit(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
     const key = `${group}:${index}`;
-    const pending = this.#pending.get(key) ?? this.#open(key, { group, index, ranks });
+    const pending = this.#pending.get(key) ?? this.#openSplit(key, { group, index, ranks });
     for (const { rank, color } of colors) if (this.#branches.routesTo(link, rank)) pending.colors.set(rank, color);
     if (pending.colors.size < pending.expected) return;
     this.#pending.delete(key);
     if (this.#branches.isRoot) {
       const members = [...expandRankRanges(pending.ranks)];
-      const ordered = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
-      this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: ordered });
+      const orderedColors = BigInt64Array.from(members, (rank) => pending.colors.get(rank) ?? 0n);
+      this.distribute({ kind: "colors", world: 0, group, index, ranks: pending.ranks, colors: orderedColors });
     } else {
-      const gathered = [...pending.colors].map(([rank, color]) => ({ rank, color }));
-      this.#branches.sendToParent({ kind: "split", group, index, ranks: pending.ranks, colors: gathered });
+      const rankColors = [...pending.colors].map(([rank, color]) => ({ rank, color }));
+      this.#branches.sendToParent({ kind: "split", group, index, ranks: pending.ranks, colors: rankColors });
     }
   }
 
@@ -80,22 +81,25 @@ export class SplitCollector {
     const ranks = [...expandRankRanges(frame.ranks)];
     const { isRoot } = this.#branches;
     // Elsewhere only the groups of the ranks below matter.
-    const own = new Set(isRoot ? colors : colors.filter((_, i) => this.#branches.linkForRank(ranks[i] as number)));
-    const parts = new Map<bigint, number[]>([...own].map((color) => [color, []]));
-    for (const [i, rank] of ranks.entries()) parts.get(colors[i] as bigint)?.push(rank);
-    for (const [color, part] of parts) this.#groups.add(splitId(group, index, color), toRankRanges(part));
+    const localColors = new Set(
+      isRoot ? colors : colors.filter((_, i) => this.#branches.linkForRank(ranks[i] as number)),
+    );
+    const ranksByColor = new Map<bigint, number[]>([...localColors].map((color) => [color, []]));
+    for (const [i, rank] of ranks.entries()) ranksByColor.get(colors[i] as bigint)?.push(rank);
+    for (const [color, groupRanks] of ranksByColor)
+      this.#groups.add(splitId(group, index, color), toRankRanges(groupRanks));
     this.#branches.multicast(frame, toRankRanges(ranks));
   }
 
-  #open(key: string, { group, index, ranks }: Omit<PendingSplit, "expected" | "colors">): PendingSplit {
+  #openSplit(key: string, { group, index, ranks }: Omit<PendingSplit, "expected" | "colors">): PendingSplit {
     const { isRoot } = this.#branches;
-    const below = (): RankRanges =>
+    const localRanks = (): RankRanges =>
       [...this.#branches.partition(toRankRanges(expandRankRanges(ranks))).values()].flat();
-    const expected = countRanks(isRoot ? ranks : below());
+    const expected = countRanks(isRoot ? ranks : localRanks());
     const pending = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pending);
     // A split that lost a member is never complete.
-    if (this.#pending.size > MAX_PENDING) this.#pending.delete(this.#pending.keys().next().value as string);
+    if (this.#pending.size > MAX_PENDING_SPLITS) this.#pending.delete(this.#pending.keys().next().value as string);
     return pending;
   }
 }

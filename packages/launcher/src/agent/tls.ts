@@ -16,8 +16,8 @@ const TLS_VERSION = "TLSv1.2";
 const PSK_IDENTITY = "mosaic";
 
 /** A connection without a complete handshake ends after this long. */
-const HANDSHAKE_MS = 5000;
-const HANDSHAKE_TIMEOUT = "ERR_TLS_HANDSHAKE_TIMEOUT";
+const HANDSHAKE_TIMEOUT_MS = 5000;
+const HANDSHAKE_TIMEOUT_CODE = "ERR_TLS_HANDSHAKE_TIMEOUT";
 /** Connections in their handshake; more are closed at once. */
 const MAX_HANDSHAKES = 2048;
 const MAX_CONNECTIONS = 16_384;
@@ -53,7 +53,7 @@ export class TlsServer {
   readonly #onRefused: (remoteAddress: string, reason: string) => void;
   /** By remote address and port. */
   readonly #handshakes = new Map<string, Socket>();
-  readonly #accept = new Map<string, (socket: TLSSocket) => void>();
+  readonly #acceptCallbacks = new Map<string, (socket: TLSSocket) => void>();
 
   private constructor({ secret, host = "127.0.0.1", onRefused }: TlsServerOptions) {
     this.host = host;
@@ -62,7 +62,7 @@ export class TlsServer {
     this.#server = createServer({
       ...tlsSettings,
       ALPNProtocols: Object.values(TLS_PROTOCOLS),
-      handshakeTimeout: HANDSHAKE_MS,
+      handshakeTimeout: HANDSHAKE_TIMEOUT_MS,
       pskCallback: (_socket, identity) => (identity === PSK_IDENTITY ? psk : null),
     });
     this.#server.maxConnections = MAX_CONNECTIONS;
@@ -71,7 +71,7 @@ export class TlsServer {
     this.#server.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
       this.#onRefused(socket.remoteAddress ?? "unknown address", refusalReason(error));
       // After any other error Node closes the connection itself, once the peer has been sent the alert.
-      if (error.code === HANDSHAKE_TIMEOUT) socket.destroy();
+      if (error.code === HANDSHAKE_TIMEOUT_CODE) socket.destroy();
     });
   }
 
@@ -99,9 +99,9 @@ export class TlsServer {
 
   /** Takes the connections of one protocol, until the function that it returns is called. */
   serve(protocol: TlsProtocol, accept: (socket: TLSSocket) => void): () => void {
-    this.#accept.set(protocol, accept);
+    this.#acceptCallbacks.set(protocol, accept);
     return () => {
-      if (this.#accept.get(protocol) === accept) this.#accept.delete(protocol);
+      if (this.#acceptCallbacks.get(protocol) === accept) this.#acceptCallbacks.delete(protocol);
     };
   }
 
@@ -121,7 +121,7 @@ export class TlsServer {
 
   #dispatch(socket: TLSSocket): void {
     this.#handshakes.delete(formatPeer(socket));
-    const accept = typeof socket.alpnProtocol === "string" ? this.#accept.get(socket.alpnProtocol) : undefined;
+    const accept = typeof socket.alpnProtocol === "string" ? this.#acceptCallbacks.get(socket.alpnProtocol) : undefined;
     socket.on("error", () => {});
     // In order: the peer has not read the end of the handshake yet.
     if (accept === undefined) return void socket.end(() => socket.destroy());
@@ -134,7 +134,7 @@ const formatPeer = ({ remoteAddress, remotePort }: Socket): string => `${remoteA
 /** What the server reports of a failed handshake. */
 function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
   if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "the shared secrets do not match";
-  if (code === HANDSHAKE_TIMEOUT) return `no TLS handshake within ${HANDSHAKE_MS / 1000} s`;
+  if (code === HANDSHAKE_TIMEOUT_CODE) return `no TLS handshake within ${HANDSHAKE_TIMEOUT_MS / 1000} s`;
   return `the TLS handshake failed (${code || "unknown error"})`;
 }
 
@@ -165,8 +165,11 @@ export async function connectTls(address: string, { secret, protocol }: TlsClien
       reject(error);
     };
     const timer = setTimeout(
-      () => fail(new HandshakeError("peer", `${address}: the TLS handshake timed out after ${HANDSHAKE_MS / 1000} s`)),
-      HANDSHAKE_MS,
+      () =>
+        fail(
+          new HandshakeError("peer", `${address}: the TLS handshake timed out after ${HANDSHAKE_TIMEOUT_MS / 1000} s`),
+        ),
+      HANDSHAKE_TIMEOUT_MS,
     );
     socket.on("error", (error: NodeJS.ErrnoException) => fail(clientError(address, error)));
     socket.once("close", () =>

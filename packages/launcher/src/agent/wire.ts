@@ -33,9 +33,9 @@ export class ByteWriter {
     const at = this.#size;
     this.#size += count;
     if (this.#size > this.#bytes.length) {
-      const larger = Buffer.allocUnsafe(Math.max(2 * this.#bytes.length, this.#size));
-      this.#bytes.copy(larger, 0, 0, at);
-      this.#bytes = larger;
+      const grownBuffer = Buffer.allocUnsafe(Math.max(2 * this.#bytes.length, this.#size));
+      this.#bytes.copy(grownBuffer, 0, 0, at);
+      this.#bytes = grownBuffer;
     }
     return at;
   }
@@ -190,10 +190,10 @@ export const rankRanges: Codec<RankRanges> = {
 };
 
 /** The fields of a record, in the order of the codecs. */
-export type Layout<T> = { readonly [K in keyof T]-?: Codec<T[K]> };
+export type FieldCodecs<T> = { readonly [K in keyof T]-?: Codec<T[K]> };
 
-export function record<T extends object>(layout: Layout<T>): Codec<T> {
-  const fields = Object.entries(layout) as [keyof T & string, Codec<unknown>][];
+export function record<T extends object>(fieldCodecs: FieldCodecs<T>): Codec<T> {
+  const fields = Object.entries(fieldCodecs) as [keyof T & string, Codec<unknown>][];
   return {
     minBytes: fields.reduce((sum, [, codec]) => sum + codec.minBytes, 0),
     write(out, value) {

@@ -8,8 +8,8 @@ import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { GroupTable, SplitCollector } from "./splits.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
-const MAX_KEYS = 65_536;
-const MAX_BYTES = 256 * 1024 * 1024;
+const MAX_STORE_KEYS = 65_536;
+const MAX_STORE_BYTES = 256 * 1024 * 1024;
 
 /**
  * Small values of a world, each put once: kept at the root, and at every agent that they pass on the way down, so that one
@@ -30,8 +30,8 @@ class WorldStore {
     // Ranks of several hosts may put a key at the same time: which was first, and stays, is the root's decision.
     if (!this.#branches.isRoot) return void this.#branches.sendToParent({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
-    if (this.#values.size >= MAX_KEYS || this.#bytes + value.length > MAX_BYTES)
-      return `a world stores at most ${MAX_KEYS} values with ${MAX_BYTES} bytes in total`;
+    if (this.#values.size >= MAX_STORE_KEYS || this.#bytes + value.length > MAX_STORE_BYTES)
+      return `a world stores at most ${MAX_STORE_KEYS} values with ${MAX_STORE_BYTES} bytes in total`;
     this.#store(key, value);
     return undefined;
   }
@@ -39,8 +39,8 @@ class WorldStore {
   get(link: Link, { key }: FrameOf<"get">): void {
     const value = this.#values.get(key);
     if (value !== undefined) return this.#branches.send(link, { kind: "value", key, value });
-    const waiting = this.#pendingLinks.get(key);
-    if (waiting !== undefined) return void waiting.add(link);
+    const pendingLinks = this.#pendingLinks.get(key);
+    if (pendingLinks !== undefined) return void pendingLinks.add(link);
     this.#pendingLinks.set(key, new Set([link]));
     this.#branches.sendToParent({ kind: "get", key });
   }
@@ -53,9 +53,9 @@ class WorldStore {
   #store(key: string, value: Buffer): void {
     this.#values.set(key, value);
     this.#bytes += value.length;
-    const waiting = this.#pendingLinks.get(key);
+    const pendingLinks = this.#pendingLinks.get(key);
     this.#pendingLinks.delete(key);
-    if (waiting !== undefined) this.#branches.broadcast({ kind: "value", key, value }, waiting);
+    if (pendingLinks !== undefined) this.#branches.broadcast({ kind: "value", key, value }, pendingLinks);
   }
 }
 
@@ -70,7 +70,7 @@ interface WorldOptions {
   readonly host: Host;
   /** Sends towards the root; undefined at the root. */
   readonly parent: ((frame: LocalWorldFrame) => void) | undefined;
-  disconnected(): string | undefined;
+  disconnectReason(): string | undefined;
   /** It has all its ranks: another of the same name may gather. */
   onComplete(): void;
   /** It was rejected while it gathered. */
@@ -109,7 +109,7 @@ export class World {
       ...{ name, attempt, host, branches: this.#branches },
       reject: (refusal) => this.rejectJoins(refusal),
       complete: (table) => this.#completeRendezvous(encode({ kind: "memberTable", world: 0, ...table })),
-      disconnected: () => options.disconnected(),
+      disconnectReason: () => options.disconnectReason(),
     });
   }
 
@@ -254,9 +254,9 @@ export class World {
   }
 
   #leave(link: Link, { exits }: FrameOf<"leave">): void {
-    const total = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
-    const own = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
-    if (own.length !== total)
+    const exitedCount = exits.reduce((sum, { ranks }) => sum + countRanks(ranks), 0);
+    const exitedRanks = exits.flatMap(({ ranks }) => this.#ranksOfLink(link, expandRankRanges(ranks)));
+    if (exitedRanks.length !== exitedCount)
       throw new ProtocolError(
         "expected a leave frame for a rank of this connection, received a leave frame for a different rank",
       );
@@ -313,7 +313,7 @@ export class World {
   }
 
   #remove(link: Link): void {
-    const number = this.#branches.numberOf(link);
+    const number = this.#branches.worldNumberOf(link);
     this.#branches.remove(link);
     if (number !== undefined) this.#options.onRemoved(link, number);
   }

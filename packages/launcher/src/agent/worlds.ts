@@ -25,10 +25,10 @@ const REFUSAL_TTL_MS = 30_000;
 export class WorldTable {
   readonly #host: Host;
   readonly #parent: Parent | undefined;
-  readonly #all = new Set<World>();
+  readonly #openWorlds = new Set<World>();
   readonly #observers = new Set<Branch>();
   /** Those that wait for ranks, by name and attempt. */
-  readonly #gathering = new Map<string, World>();
+  readonly #gatheringWorlds = new Map<string, World>();
   /** At the root: refused for a disagreement. */
   readonly #cachedRefusals = new Map<string, CachedRefusal>();
 
@@ -56,10 +56,10 @@ export class WorldTable {
   /** Shows all worlds to a connection, those that are there and those to come. */
   addObserver(observer: Branch): void {
     this.#observers.add(observer);
-    for (const world of this.#all) this.#show(world, observer);
+    for (const world of this.#openWorlds) this.#announceWorld(world, observer);
   }
 
-  #show(world: World, observer: Branch): void {
+  #announceWorld(world: World, observer: Branch): void {
     if (!world.addObserver(observer, observer.maxWorld + 1)) return;
     observer.worlds.set(++observer.maxWorld, world);
   }
@@ -72,65 +72,70 @@ export class WorldTable {
 
   /** Refuses what has not come together. */
   reject(refusal: RendezvousRefusal): void {
-    for (const world of [...this.#gathering.values()]) world.rejectJoins(refusal);
+    for (const world of [...this.#gatheringWorlds.values()]) world.rejectJoins(refusal);
   }
 
   /** Ends all of them here. */
   close(reason: string): void {
-    for (const world of [...this.#all]) world.close(reason);
+    for (const world of [...this.#openWorlds]) world.close(reason);
   }
 
   #join(branch: Branch, frame: FrameOf<"join">): void {
     const key = `${frame.attempt} ${frame.name}`;
-    const remembered = this.#cachedRefusal(key, frame);
-    const world = (remembered ? undefined : this.#gathering.get(key)) ?? this.#open(key, frame);
+    const cachedRefusal = this.#cachedRefusal(key, frame);
+    const world = (cachedRefusal ? undefined : this.#gatheringWorlds.get(key)) ?? this.#openWorld(key, frame);
     branch.worlds.set(frame.world, world);
     world.receiveFromLink(branch, frame.world, frame);
-    const refusal = remembered ?? this.#parent?.failure;
+    const refusal = cachedRefusal ?? this.#parent?.failure;
     if (refusal !== undefined) world.rejectJoins(refusal);
   }
 
-  #open(key: string, { name, attempt, size }: FrameOf<"join">): World {
+  #openWorld(key: string, { name, attempt, size }: FrameOf<"join">): World {
     const up = this.#parent?.openWorldLink();
     const leaveGathering = (): void => {
-      if (this.#gathering.get(key) === world) this.#gathering.delete(key);
+      if (this.#gatheringWorlds.get(key) === world) this.#gatheringWorlds.delete(key);
     };
     const world: World = new World({
       ...{ name, attempt, size, host: this.#host, parent: up?.send },
-      disconnected: () => this.#parent?.disconnected,
+      disconnectReason: () => this.#parent?.disconnectReason,
       onComplete: () => {
         leaveGathering();
-        for (const observer of this.#observers) this.#show(world, observer);
+        for (const observer of this.#observers) this.#announceWorld(world, observer);
       },
       onRefused: (refusal, ranks) => this.#cacheRefusal(key, refusal, ranks),
       onFinished: () => {
         leaveGathering();
-        this.#all.delete(world);
-        up?.end();
+        this.#openWorlds.delete(world);
+        up?.unregisterWorld();
       },
       onRemoved: (link, number) => void (link as Branch).worlds.delete(number),
     });
-    up?.begin(world);
-    this.#all.add(world);
-    if (!this.#gathering.has(key)) this.#gathering.set(key, world);
+    up?.registerWorld(world);
+    this.#openWorlds.add(world);
+    if (!this.#gatheringWorlds.has(key)) this.#gatheringWorlds.set(key, world);
     return world;
   }
 
   /** The refusal that ranks of this world have had, unless one of them tries again. */
   #cachedRefusal(key: string, { members }: FrameOf<"join">): RendezvousRefusal | undefined {
-    for (const [other, { expiresAt }] of this.#cachedRefusals)
-      if (expiresAt < performance.now()) this.#cachedRefusals.delete(other);
-    const remembered = this.#cachedRefusals.get(key);
-    if (remembered === undefined) return undefined;
-    if (!members.some(({ rank }) => remembered.ranks.has(rank))) return remembered;
+    for (const [cachedKey, { expiresAt }] of this.#cachedRefusals)
+      if (expiresAt < performance.now()) this.#cachedRefusals.delete(cachedKey);
+    const cachedRefusal = this.#cachedRefusals.get(key);
+    if (cachedRefusal === undefined) return undefined;
+    if (!members.some(({ rank }) => cachedRefusal.ranks.has(rank))) return cachedRefusal;
     this.#cachedRefusals.delete(key);
     return undefined;
   }
 
   #cacheRefusal(key: string, { code, message }: RendezvousRefusal, ranks: readonly number[]): void {
     if (this.#parent !== undefined || code !== FAILURE_CODES.mismatch) return;
-    const before = this.#cachedRefusals.get(key);
-    const expiresAt = before?.expiresAt ?? performance.now() + REFUSAL_TTL_MS;
-    this.#cachedRefusals.set(key, { code, message, expiresAt, ranks: new Set([...(before?.ranks ?? []), ...ranks]) });
+    const cachedRefusal = this.#cachedRefusals.get(key);
+    const expiresAt = cachedRefusal?.expiresAt ?? performance.now() + REFUSAL_TTL_MS;
+    this.#cachedRefusals.set(key, {
+      code,
+      message,
+      expiresAt,
+      ranks: new Set([...(cachedRefusal?.ranks ?? []), ...ranks]),
+    });
   }
 }

@@ -11,7 +11,7 @@ export interface AgentHeader {
 
 /** The longest header: an environment has 128 KiB a variable, 2 MiB in all. */
 const MAX_HEADER_BYTES = 4_194_304;
-const SIGNALS: readonly string[] = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
+const ACCEPTED_SIGNALS: readonly string[] = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
 
 /** The header as one line. */
 export const encodeHeader = (header: AgentHeader): string => `${JSON.stringify(header)}\n`;
@@ -43,15 +43,15 @@ export class AgentStdin {
           );
         else resolve(header);
       }, MAX_HEADER_BYTES);
-      let isOver = false;
-      const end = (): void => {
-        if (isOver) return;
-        isOver = true;
+      let hasEnded = false;
+      const onEnd = (): void => {
+        if (hasEnded) return;
+        hasEnded = true;
         reject(new UsageError("--agent-stdin: standard input ended before the header"));
         this.#receive("SIGHUP");
       };
       stdin.on("data", (chunk: Buffer) => lineSplitter.push(chunk));
-      for (const event of ["end", "close", "error"]) stdin.on(event, end);
+      for (const event of ["end", "close", "error"]) stdin.on(event, onEnd);
     });
   }
 
@@ -67,7 +67,7 @@ export class AgentStdin {
   }
 
   #receive(name: string): void {
-    if (!SIGNALS.includes(name)) return;
+    if (!ACCEPTED_SIGNALS.includes(name)) return;
     if (this.#listener === undefined) this.#pending.push(name as NodeJS.Signals);
     else this.#listener(name as NodeJS.Signals);
   }
@@ -76,10 +76,11 @@ export class AgentStdin {
 function decodeHeader(text: string): AgentHeader | undefined {
   try {
     const header = JSON.parse(text) as AgentHeader | null;
-    const isText = (value: unknown): boolean => typeof value === "string";
+    const isString = (value: unknown): boolean => typeof value === "string";
     if (typeof header?.env !== "object" || header.env === null) return undefined;
-    const isGood = (header.secret === undefined || isText(header.secret)) && Object.values(header.env).every(isText);
-    return isGood ? header : undefined;
+    const isValidHeader =
+      (header.secret === undefined || isString(header.secret)) && Object.values(header.env).every(isString);
+    return isValidHeader ? header : undefined;
   } catch {
     return undefined;
   }

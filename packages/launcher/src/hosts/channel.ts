@@ -9,7 +9,7 @@ import type { AgentExit } from "./ssh.ts";
 /** An event of an agent has a line of output of 64 KiB at most, or a report; both grow as JSON. */
 const MAX_EVENT_BYTES = 16_777_216;
 /** A connection that ssh shares with later ones (ControlPersist) keeps its stderr open for longer. */
-const DRAIN_MS = 1000;
+const DRAIN_TIMEOUT_MS = 1000;
 /** Lines that ssh, and the shell there, may write before the agent is there. */
 const MAX_EARLY_LINES = 100;
 
@@ -37,25 +37,25 @@ export class Channel {
     // In a group of its own: Ctrl-C is this process's to pass on.
     this.#child = spawn(command.program, command.args, { cwd, detached: true, stdio: ["pipe", "pipe", "pipe"] });
     const { stdin, stdout, stderr } = this.#child;
-    const out = new LineSplitter((_, text) => this.#output(text), MAX_EVENT_BYTES);
-    const err = new LineSplitter((_, text) => this.#receiveText(text));
+    const stdoutSplitter = new LineSplitter((_, text) => this.#receiveStdout(text), MAX_EVENT_BYTES);
+    const stderrSplitter = new LineSplitter((_, text) => this.#receiveText(text));
     stdin?.on("error", () => {});
-    stdout?.on("data", (chunk: Buffer) => out.push(chunk));
-    stderr?.on("data", (chunk: Buffer) => err.push(chunk));
-    const end = (): void => {
+    stdout?.on("data", (chunk: Buffer) => stdoutSplitter.push(chunk));
+    stderr?.on("data", (chunk: Buffer) => stderrSplitter.push(chunk));
+    const onEnd = (): void => {
       if (this.#hasEnded) return;
       this.#hasEnded = true;
-      out.end();
-      err.end();
+      stdoutSplitter.end();
+      stderrSplitter.end();
       for (const stream of [stdin, stdout, stderr]) stream?.destroy();
       events.ended(this);
     };
     this.#child.on("error", (error: NodeJS.ErrnoException) => {
       this.#spawnError ??= error.code ?? error.message;
-      if (this.#child.pid === undefined) end();
+      if (this.#child.pid === undefined) onEnd();
     });
-    this.#child.on("exit", () => setTimeout(end, DRAIN_MS).unref());
-    this.#child.on("close", end);
+    this.#child.on("exit", () => setTimeout(onEnd, DRAIN_TIMEOUT_MS).unref());
+    this.#child.on("close", onEnd);
     stdin?.write(encodeHeader(header));
   }
 
@@ -86,12 +86,12 @@ export class Channel {
     sendSignal(-pid, "SIGKILL");
   }
 
-  #output(line: string): void {
+  #receiveStdout(line: string): void {
     const event = decodeEvent(line);
     if (event === undefined) return this.#receiveText(line);
     if (event === "agent") {
       this.#isReady = true;
-      for (const early of this.#earlyLines.splice(0)) this.#events.text(early);
+      for (const earlyLine of this.#earlyLines.splice(0)) this.#events.text(earlyLine);
       return;
     }
     if (event.type === "end") this.hasResult = true;
@@ -108,11 +108,11 @@ export class Channel {
 function decodeEvent(line: string): LaunchEvent | "agent" | undefined {
   if (!line.startsWith("{")) return undefined;
   try {
-    const { event, msg, ...rest } = JSON.parse(line) as Record<string, unknown>;
-    if (typeof msg === "string" && typeof rest.rank === "number")
-      return { type: "line", kind: "line", text: msg, ...rest } as unknown as LaunchEvent;
+    const { event, msg, ...fields } = JSON.parse(line) as Record<string, unknown>;
+    if (typeof msg === "string" && typeof fields.rank === "number")
+      return { type: "line", kind: "line", text: msg, ...fields } as unknown as LaunchEvent;
     if (event === "agent") return event;
-    return typeof event === "string" ? ({ type: event, ...rest } as unknown as LaunchEvent) : undefined;
+    return typeof event === "string" ? ({ type: event, ...fields } as unknown as LaunchEvent) : undefined;
   } catch {
     return undefined;
   }

@@ -9,7 +9,7 @@ import { type AgentCommand, agentCommand, startFailure } from "./ssh.ts";
 /** A host was lost, or is not there: schedulers read it as "try again". */
 const EX_TEMPFAIL = 75;
 /** What ssh itself exits with, when the connection or the command could not be made. */
-const SSH_FAILED = 255;
+const SSH_FAILURE_EXIT_CODE = 255;
 /** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
 const EXIT_TIMEOUT_MS = 5000;
 /** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
@@ -18,7 +18,7 @@ const LOSS_DETECTION_MS = 5000;
 const MISMATCH_REPORT_MS = 1000;
 /** Before the agent of a lost host is started again; where the host is not there yet, so often. */
 const RESTART_DELAY_MS = 1000;
-const RETRY_MS = 2000;
+const RETRY_DELAY_MS = 2000;
 const SECRET_BYTES = 32;
 
 /** A job whose agents this launcher starts on other hosts, and on this one. */
@@ -65,15 +65,15 @@ export class HostsJob {
   readonly #header: AgentHeader;
   readonly #channels: Channel[] = [];
   /** How often the agent of each host was lost. */
-  readonly #lossTimes: number[];
+  readonly #lossCounts: number[];
   readonly #unreachableHosts = new Set<number>();
   readonly #timers = new Set<NodeJS.Timeout>();
-  readonly #finished: Promise<number>;
+  readonly #exitCode: Promise<number>;
   #finish: (exitCode: number) => void = () => {};
   /** The first cause that is not a result of the job itself. */
-  #failure: number | undefined;
-  #signalled: NodeJS.Signals | undefined;
-  #rootCode: number | undefined;
+  #failureExitCode: number | undefined;
+  #receivedSignal: NodeJS.Signals | undefined;
+  #rootExitCode: number | undefined;
   #isLossReported = false;
 
   constructor(plan: HostsPlan, console: HostsConsole) {
@@ -81,33 +81,33 @@ export class HostsJob {
     this.#console = console;
     const secret = plan.secret ?? randomBytes(SECRET_BYTES).toString("hex");
     this.#header = { env: plan.env, ...(plan.hosts.length > 1 ? { secret } : {}) };
-    this.#lossTimes = plan.hosts.map(() => 0);
-    this.#finished = new Promise((resolve) => (this.#finish = resolve));
+    this.#lossCounts = plan.hosts.map(() => 0);
+    this.#exitCode = new Promise((resolve) => (this.#finish = resolve));
   }
 
   /** Starts the agents. Resolves to the exit code, when none is left. */
   run(): Promise<number> {
-    for (const rank of this.#plan.hosts.keys()) this.#start(rank);
-    return this.#finished;
+    for (const rank of this.#plan.hosts.keys()) this.#startAgent(rank);
+    return this.#exitCode;
   }
 
   /** Passes a signal on to all agents; those that are not there yet are ended. */
   signal(name: NodeJS.Signals): void {
-    const isFirst = this.#signalled === undefined;
-    const ends = name !== "SIGUSR1" && name !== "SIGUSR2";
-    if (ends) {
-      this.#signalled ??= name;
-      if (isFirst) this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
+    const isFirstSignal = this.#receivedSignal === undefined;
+    const isTerminating = name !== "SIGUSR1" && name !== "SIGUSR2";
+    if (isTerminating) {
+      this.#receivedSignal ??= name;
+      if (isFirstSignal) this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
       else if (name === "SIGINT") this.#schedule(EXIT_TIMEOUT_MS, () => this.#killAll());
     }
     for (const channel of this.#channels) {
       if (channel.isReady) channel.signal(name);
-      else if (ends) channel.kill();
+      else if (isTerminating) channel.kill();
     }
-    if (ends) this.#finishIfEnded();
+    if (isTerminating) this.#finishIfEnded();
   }
 
-  #start(rank: number): void {
+  #startAgent(rank: number): void {
     const host = this.#plan.hosts[rank] as Host;
     const events = {
       event: (event: LaunchEvent) => this.#receive(rank, event),
@@ -120,30 +120,31 @@ export class HostsJob {
 
   #receive(rank: number, event: LaunchEvent): void {
     const node = (this.#plan.hosts[rank] as Host).name;
-    if (!this.#isShown(rank, event)) return;
+    if (!this.#shouldShow(rank, event)) return;
     if (event.type === "rendezvous" && rank > 0) {
       this.#console.event({ ...event, node, message: `host ${node}: ${event.message}` });
     } else if (event.type === "failure") {
-      const failed = this.#plan.hosts[event.failure.nodeRank ?? 0]?.name ?? event.failure.node;
-      this.#console.event({ ...event, node, failure: { ...event.failure, node: failed } });
+      const failedHost = this.#plan.hosts[event.failure.nodeRank ?? 0]?.name ?? event.failure.node;
+      this.#console.event({ ...event, node, failure: { ...event.failure, node: failedHost } });
     } else this.#console.event({ ...event, node });
   }
 
   /** Node 0 reports for the job; what the others report of it is left out, and what an end by this launcher causes. */
-  #isShown(rank: number, event: LaunchEvent): boolean {
+  #shouldShow(rank: number, event: LaunchEvent): boolean {
     switch (event.type) {
       case "start":
       case "failure":
       case "restart":
         return rank === 0;
       case "end":
-        return rank === 0 && this.#failure === undefined;
+        return rank === 0 && this.#failureExitCode === undefined;
       case "stop":
       case "kill":
-        return this.#failure === undefined;
+        return this.#failureExitCode === undefined;
       case "rendezvous":
         return (
-          this.#failure === undefined && (rank === 0 || !/^(\d+\/\d+ nodes; missing|joined node 0)/.test(event.message))
+          this.#failureExitCode === undefined &&
+          (rank === 0 || !/^(\d+\/\d+ nodes; missing|joined node 0)/.test(event.message))
         );
       case "node-lost": {
         // Of the loss of node 0 the first other one reports.
@@ -165,13 +166,15 @@ export class HostsJob {
   }
 
   get #isEnding(): boolean {
-    return this.#failure !== undefined || this.#signalled !== undefined || this.#rootCode !== undefined;
+    return (
+      this.#failureExitCode !== undefined || this.#receivedSignal !== undefined || this.#rootExitCode !== undefined
+    );
   }
 
   #onRootEnded(channel: Channel): void {
     const { code } = channel.exit;
-    if (!channel.hasResult && !this.#isEnding) this.#failWith(0, channel);
-    this.#rootCode = channel.hasResult && code !== null ? code : EX_TEMPFAIL;
+    if (!channel.hasResult && !this.#isEnding) this.#reportAndStop(0, channel);
+    this.#rootExitCode = channel.hasResult && code !== null ? code : EX_TEMPFAIL;
     this.#schedule(EXIT_TIMEOUT_MS, () => this.#killAll());
   }
 
@@ -179,14 +182,14 @@ export class HostsJob {
   #onMemberLost(rank: number, channel: Channel): void {
     const { code } = channel.exit;
     if (!channel.isReady) return this.#onUnreachable(rank, channel);
-    if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#failWith(rank, channel);
-    const losses = (this.#lossTimes[rank] ?? 0) + 1;
-    this.#lossTimes[rank] = losses;
+    if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#reportAndStop(rank, channel);
+    const lossCount = (this.#lossCounts[rank] ?? 0) + 1;
+    this.#lossCounts[rank] = lossCount;
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
-    if (losses > this.#plan.maxRestarts)
-      return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#failWith(rank, channel));
+    if (lossCount > this.#plan.maxRestarts)
+      return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#reportAndStop(rank, channel));
     this.#console.message(`${this.#failureText(rank, channel)}; restarting the agent`);
-    this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#start(rank));
+    this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
   }
 
   /** A host's agent could not be started. */
@@ -194,58 +197,62 @@ export class HostsJob {
     const { minHosts, hosts } = this.#plan;
     // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
     const isTransient = startFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
-    if ((this.#lossTimes[rank] ?? 0) > 0 && isTransient)
-      return this.#schedule(RETRY_MS, () => this.#isEnding || this.#start(rank));
-    if (hosts.length - this.#unreachableHosts.size - 1 < minHosts) return this.#failWith(rank, channel);
+    if ((this.#lossCounts[rank] ?? 0) > 0 && isTransient)
+      return this.#schedule(RETRY_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
+    if (hosts.length - this.#unreachableHosts.size - 1 < minHosts) return this.#reportAndStop(rank, channel);
     this.#unreachableHosts.add(rank);
-    const range = `--nnodes ${minHosts}:${hosts.length}`;
-    this.#console.message(`${this.#failureText(rank, channel)}; the job continues with the other hosts (${range})`);
+    const nnodesOption = `--nnodes ${minHosts}:${hosts.length}`;
+    this.#console.message(
+      `${this.#failureText(rank, channel)}; the job continues with the other hosts (${nnodesOption})`,
+    );
   }
 
   /** Reports what kept an agent from taking part, and ends the others. */
-  #failWith(rank: number, channel: Channel): void {
+  #reportAndStop(rank: number, channel: Channel): void {
     const host = this.#plan.hosts[rank] as Host;
     const { code } = channel.exit;
-    this.#failure = channel.isReady
-      ? code === null || code === SSH_FAILED || code >= 128 || code === 0
+    this.#failureExitCode = channel.isReady
+      ? code === null || code === SSH_FAILURE_EXIT_CODE || code >= 128 || code === 0
         ? EX_TEMPFAIL
         : code
       : startFailure(host, channel.exit, hostCommand(this.#plan, rank)).exitCode;
-    this.#console.message(`${this.#failureText(rank, channel)}   exit code ${this.#failure}`);
-    const end = (): void => {
-      for (const other of this.#channels) {
-        if (other.isReady) other.signal("SIGTERM");
-        else other.kill();
+    this.#console.message(`${this.#failureText(rank, channel)}   exit code ${this.#failureExitCode}`);
+    const stopOthers = (): void => {
+      for (const otherChannel of this.#channels) {
+        if (otherChannel.isReady) otherChannel.signal("SIGTERM");
+        else otherChannel.kill();
       }
       this.#schedule(this.#plan.graceMs + EXIT_TIMEOUT_MS, () => this.#killAll());
       this.#finishIfEnded();
     };
-    if (channel.isReady) this.#schedule(MISMATCH_REPORT_MS, end);
-    else end();
+    if (channel.isReady) this.#schedule(MISMATCH_REPORT_MS, stopOthers);
+    else stopOthers();
   }
 
   #failureText(rank: number, channel: Channel): string {
     const host = this.#plan.hosts[rank] as Host;
     const { code, signal } = channel.exit;
     if (!channel.isReady) return startFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
-    if (code === SSH_FAILED) return `host ${host.name}: the connection to its agent was lost`;
+    if (code === SSH_FAILURE_EXIT_CODE) return `host ${host.name}: the connection to its agent was lost`;
     return `host ${host.name}: its agent exited without a result (${signal === null ? `exit code ${code}` : `killed by ${signal}`})`;
   }
 
   #killAll(): void {
-    const left = this.#channels.filter(({ hasEnded }) => !hasEnded);
-    if (left.length === 0) return;
-    const names = this.#plan.hosts.filter((_, rank) => left.includes(this.#channels[rank] as Channel));
-    this.#console.message(
-      `closing the connection to ${names.map(({ name }) => name).join(", ")}: its agent is still running and exits when it detects the disconnect`,
+    const runningChannels = this.#channels.filter(({ hasEnded }) => !hasEnded);
+    if (runningChannels.length === 0) return;
+    const runningHosts = this.#plan.hosts.filter((_, rank) =>
+      runningChannels.includes(this.#channels[rank] as Channel),
     );
-    for (const channel of left) channel.kill();
+    this.#console.message(
+      `closing the connection to ${runningHosts.map(({ name }) => name).join(", ")}: its agent is still running and exits when it detects the disconnect`,
+    );
+    for (const channel of runningChannels) channel.kill();
   }
 
-  #schedule(ms: number, work: () => void): void {
+  #schedule(ms: number, callback: () => void): void {
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
-      work();
+      callback();
       this.#finishIfEnded();
     }, ms);
     this.#timers.add(timer);
@@ -255,8 +262,11 @@ export class HostsJob {
     if (!this.#isEnding || !this.#channels.every(({ hasEnded }) => hasEnded)) return;
     if (this.#channels.length < this.#plan.hosts.length) return;
     for (const timer of this.#timers) clearTimeout(timer);
-    const cancelled = this.#signalled === undefined ? undefined : 128 + constants.signals[this.#signalled];
+    const signalExitCode =
+      this.#receivedSignal === undefined ? undefined : 128 + constants.signals[this.#receivedSignal];
     const hasResult = this.#channels[0]?.hasResult === true;
-    this.#finish(this.#failure ?? (hasResult ? this.#rootCode : (cancelled ?? this.#rootCode)) ?? EX_TEMPFAIL);
+    this.#finish(
+      this.#failureExitCode ?? (hasResult ? this.#rootExitCode : (signalExitCode ?? this.#rootExitCode)) ?? EX_TEMPFAIL,
+    );
   }
 }

@@ -35,13 +35,22 @@ export interface AgentCommand {
 
 /** The command that starts the agent of a host: over ssh, or directly where the host is this machine. */
 export function agentCommand(host: Host, { ssh, cwd, args }: AgentCommand): Command {
-  const own = ["--agent-stdin", ...args];
-  if (isLocal(host)) return { program: process.execPath, args: [CLI_PATH, ...own] };
+  const launcherArgs = ["--agent-stdin", ...args];
+  if (isLocal(host)) return { program: process.execPath, args: [CLI_PATH, ...launcherArgs] };
   const [program = "ssh", ...options] = ssh;
   // ssh gives one text to the user's shell there, whichever it is; all of them read single quotes alike.
-  const words = ["/bin/sh", "-c", REMOTE_SCRIPT, "mosaic-run", cwd, process.execPath, CLI_PATH, ...own];
-  const all = [...options, ...[...SSH_OPTIONS, QUIET_OPTION].flatMap((option) => ["-o", option]), "-T"];
-  return { program, args: [...all, host.target, `exec ${words.map(shellQuote).join(" ")}`] };
+  const remoteCommand = [
+    "/bin/sh",
+    "-c",
+    REMOTE_SCRIPT,
+    "mosaic-run",
+    cwd,
+    process.execPath,
+    CLI_PATH,
+    ...launcherArgs,
+  ];
+  const sshOptions = [...options, ...[...SSH_OPTIONS, QUIET_OPTION].flatMap((option) => ["-o", option]), "-T"];
+  return { program, args: [...sshOptions, host.target, `exec ${remoteCommand.map(shellQuote).join(" ")}`] };
 }
 
 const shellQuote = (word: string): string =>
@@ -134,15 +143,15 @@ export function startFailure(host: Host, exit: AgentExit, command: AgentCommand)
     };
   const cause = FAILURE_PATTERNS.find(({ pattern }) => exit.stderr.some((line) => pattern.test(line)));
   if (cause !== undefined) {
-    const line = exit.stderr.find((one) => cause.pattern.test(one)) ?? "";
-    const quoted = line.startsWith("mosaic-run-host") ? "" : ` (${line.trim()})`;
+    const line = exit.stderr.find((stderrLine) => cause.pattern.test(stderrLine)) ?? "";
+    const stderrExcerpt = line.startsWith("mosaic-run-host") ? "" : ` (${line.trim()})`;
     const { error, remedy, exitCode } = cause;
-    return { message: `host ${name}: ${error}${quoted}; ${remedy(target, command)}`, exitCode };
+    return { message: `host ${name}: ${error}${stderrExcerpt}; ${remedy(target, command)}`, exitCode };
   }
-  const how = exit.spawnError ?? (exit.signal === null ? `exit ${exit.code}` : `killed by ${exit.signal}`);
-  const last = exit.stderr.findLast((line) => line.trim() !== "");
+  const exitText = exit.spawnError ?? (exit.signal === null ? `exit ${exit.code}` : `killed by ${exit.signal}`);
+  const lastLine = exit.stderr.findLast((line) => line.trim() !== "");
   return {
-    message: `host ${name}: ${isLocal(host) ? "the agent" : program} exited before the agent started (${how})${last === undefined ? "" : `: ${last.trim()}`}`,
+    message: `host ${name}: ${isLocal(host) ? "the agent" : program} exited before the agent started (${exitText})${lastLine === undefined ? "" : `: ${lastLine.trim()}`}`,
     exitCode: exit.code === 2 ? 2 : 75,
   };
 }

@@ -4,9 +4,9 @@ import { isIP } from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { RendezvousError, UsageError } from "../errors.ts";
 
-const RETRY_MS = 200;
+const RETRY_DELAY_MS = 200;
 /** While the name cannot be resolved, that is reported so often; first after a second. */
-const REPORT_MS = 5000;
+const REPORT_INTERVAL_MS = 5000;
 
 /** What resolving a name needs of its surroundings. */
 export interface Resolver {
@@ -41,8 +41,8 @@ export async function bindAddress(options: BindOptions, resolver: Resolver): Pro
   if (isIP(host) > 0) return host;
   if (host === "localhost") return "127.0.0.1";
   const addresses = await resolveName(`${name} ${host}`, host, timeoutMs, resolver);
-  const outside = addresses.find((address) => !isLoopback(address));
-  if (outside !== undefined) return outside;
+  const externalAddress = addresses.find((address) => !isLoopback(address));
+  if (externalAddress !== undefined) return externalAddress;
   throw new UsageError(
     `${name} ${host}: resolves to ${addresses.join(", ")} on this host, which other nodes cannot reach; ` +
       `pass an address of this host that other nodes can reach, or ${name.startsWith("--") ? "--bind-any" : "MOSAIC_BIND_ANY=1"}`,
@@ -53,28 +53,28 @@ const isLoopback = (address: string): boolean => address.startsWith("127.") || a
 
 /** The addresses of a name, those of IPv4 first. Names without an address yet are looked up again until the deadline. */
 async function resolveName(
-  where: string,
+  subject: string,
   host: string,
   timeoutMs: number,
   resolver: Resolver,
 ): Promise<readonly string[]> {
   const { isEnding, onWaiting, lookup: resolve = (name) => lookup(name, { all: true }) } = resolver;
   const deadline = Date.now() + timeoutMs;
-  let reportedAt = Date.now() - REPORT_MS + 1000;
+  let reportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
   for (;;) {
     try {
-      const found = await resolve(host);
-      return found.toSorted((a, b) => a.family - b.family).map(({ address }) => address);
+      const records = await resolve(host);
+      return records.toSorted((a, b) => a.family - b.family).map(({ address }) => address);
     } catch (error) {
       const now = Date.now();
-      const problem = `${where}: cannot be resolved: ${(error as Error).message}`;
+      const message = `${subject}: cannot be resolved: ${(error as Error).message}`;
       if (isEnding() || now >= deadline)
-        throw new RendezvousError(`${problem}; correct the name, or add it to DNS or to /etc/hosts on all nodes`);
-      if (now - reportedAt >= REPORT_MS) {
+        throw new RendezvousError(`${message}; correct the name, or add it to DNS or to /etc/hosts on all nodes`);
+      if (now - reportedAt >= REPORT_INTERVAL_MS) {
         reportedAt = now;
-        onWaiting(`waiting for name resolution: ${problem}`);
+        onWaiting(`waiting for name resolution: ${message}`);
       }
-      await delay(RETRY_MS);
+      await delay(RETRY_DELAY_MS);
     }
   }
 }

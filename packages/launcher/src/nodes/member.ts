@@ -9,21 +9,21 @@ import { formatAddress, HandshakeError } from "../agent/network.ts";
 import { connectTls, tlsNetwork, TLS_PROTOCOLS } from "../agent/tls.ts";
 import { ProtocolError } from "../agent/wire.ts";
 import type { AttemptDecision, StopRequest } from "../restart-policy.ts";
-import { type Assignment, type Coordinator, type HintOf, makePrivateDir, type NodeControl } from "../coordinator.ts";
+import { type Assignment, type Coordinator, type FindHint, makePrivateDir, type NodeControl } from "../coordinator.ts";
 import { RendezvousError, UsageError } from "../errors.ts";
 import type { LostNode } from "../job.ts";
 import type { LaunchPlan, NodesPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { jobSecret } from "../secret.ts";
 import { OUTCOMES, Peer, signalName } from "./peer.ts";
-import { decodeEnd, encodeReport } from "./records.ts";
+import { decodeDecision, encodeReport } from "./records.ts";
 import { createRegistration } from "./registration.ts";
 
-const RETRY_MS = 200;
-const REPORT_MS = 5000;
-const FLUSH_MS = 1000;
+const RETRY_DELAY_MS = 200;
+const REPORT_INTERVAL_MS = 5000;
+const FLUSH_TIMEOUT_MS = 1000;
 /** Children of an agent; the same in the whole tree. */
-const FAN_OUT = 16;
+const AGENT_FAN_OUT = 16;
 
 interface Deferred<T> {
   readonly promise: Promise<T>;
@@ -31,12 +31,12 @@ interface Deferred<T> {
   readonly reject: (error: Error) => void;
 }
 
-function deferred<T>(): Deferred<T> {
-  let settle: Omit<Deferred<T>, "promise"> | undefined;
-  const promise = new Promise<T>((resolve, reject) => (settle = { resolve, reject }));
+function createDeferred<T>(): Deferred<T> {
+  let settlers: Omit<Deferred<T>, "promise"> | undefined;
+  const promise = new Promise<T>((resolve, reject) => (settlers = { resolve, reject }));
   // A rejection before anything waits for it is no error of the process.
   void promise.catch(() => {});
-  return { promise, ...(settle as Omit<Deferred<T>, "promise">) };
+  return { promise, ...(settlers as Omit<Deferred<T>, "promise">) };
 }
 
 /** The coordinator of a job on several nodes, as a node other than 0 sees it: the connection to node 0. */
@@ -51,8 +51,8 @@ export class MemberCoordinator implements Coordinator {
   #peer: Peer | undefined;
   #socket: TLSSocket | undefined;
   #agent: ControlAgent | undefined;
-  #assigned = deferred<FrameOf<"assign"> | undefined>();
-  #outcome = deferred<AttemptDecision>();
+  #assignment = createDeferred<FrameOf<"assign"> | undefined>();
+  #outcome = createDeferred<AttemptDecision>();
   #attempt = -1;
   #startTime = 0;
   #isRunning = false;
@@ -85,24 +85,24 @@ export class MemberCoordinator implements Coordinator {
   }
 
   async beginAttempt(): Promise<Assignment | undefined> {
-    const assign = await this.#assigned.promise;
+    const assign = await this.#assignment.promise;
     if (assign === undefined || this.#socket === undefined) return undefined;
-    this.#assigned = deferred();
+    this.#assignment = createDeferred();
     const { run: runId, attempt, worldSize, firstRank, groupRank, groupWorldSize } = assign;
     const { remoteAddress = "", remotePort = 0, localAddress = "" } = this.#socket;
     await this.#agent?.close();
     const root = formatAddress(remoteAddress, remotePort);
     this.#agent = await ControlAgent.listen({
       ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, index: groupRank, root },
-      children: groupRank * FAN_OUT + 1 < groupWorldSize,
-      fanOut: FAN_OUT,
+      children: groupRank * AGENT_FAN_OUT + 1 < groupWorldSize,
+      fanOut: AGENT_FAN_OUT,
       network: tlsNetwork({ secret: this.#secret, host: localAddress }),
     });
     if (this.#lostNode !== undefined) throw new RendezvousError(lostText(this.#lostNode));
     this.#isStarting = false;
     // Once the ranks are there.
     for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
-    const place = {
+    const placement = {
       firstRank,
       groupRank,
       groupWorldSize,
@@ -110,15 +110,15 @@ export class MemberCoordinator implements Coordinator {
       host: remoteAddress,
       port: remotePort,
     };
-    const shared = { runId, attempt, worldSize, store: `tls://${root}` };
-    return { ...shared, ...place, tokenFile: this.#tokenFile, agent: this.#agent.path };
+    const jobFields = { runId, attempt, worldSize, store: `tls://${root}` };
+    return { ...jobFields, ...placement, tokenFile: this.#tokenFile, agent: this.#agent.path };
   }
 
   reportFailing(rank: number): void {
     this.#peer?.send({ kind: "failing", attempt: this.#attempt, rank });
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     for (const record of records)
       this.#peer?.send({
@@ -128,9 +128,9 @@ export class MemberCoordinator implements Coordinator {
         record: encodeReport({ record, hint: hintOf(record) }),
       });
     this.#peer?.send({ kind: "ended", attempt });
-    const end = await this.#outcome.promise;
+    const decision = await this.#outcome.promise;
     this.#isRunning = false;
-    return end;
+    return decision;
   }
 
   stop(request: StopRequest): void {
@@ -138,7 +138,7 @@ export class MemberCoordinator implements Coordinator {
     this.#stopRequest = request;
     const { signal, outcome, reason } = request;
     this.#peer?.send({ kind: "stop", signal: constants.signals[signal], outcome: OUTCOMES[outcome], reason });
-    this.#assigned.resolve(undefined);
+    this.#assignment.resolve(undefined);
   }
 
   kill(reason: string): void {
@@ -148,17 +148,17 @@ export class MemberCoordinator implements Coordinator {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#peer?.finish();
-    await this.#flushed();
+    await this.#waitForFlush();
     await this.#agent?.close();
     rmSync(this.privateDir, { recursive: true, force: true });
   }
 
   /** What was sent last has left this process. */
-  async #flushed(): Promise<void> {
+  async #waitForFlush(): Promise<void> {
     const socket = this.#socket;
     if (socket === undefined || socket.closed) return;
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, FLUSH_MS);
+      const timer = setTimeout(resolve, FLUSH_TIMEOUT_MS);
       socket.once("close", () => {
         clearTimeout(timer);
         resolve();
@@ -168,7 +168,7 @@ export class MemberCoordinator implements Coordinator {
 
   /** Until node 0 is there. */
   async #connect(): Promise<void> {
-    let reportedAt = Date.now() - REPORT_MS + 1000;
+    let reportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
     while (!this.#isClosed && this.#stopRequest === undefined) {
       try {
         const socket = await connectTls(this.#endpoint, { secret: this.#secret, protocol: TLS_PROTOCOLS.node });
@@ -185,11 +185,11 @@ export class MemberCoordinator implements Coordinator {
             ),
           );
         }
-        if (now - reportedAt >= REPORT_MS) {
+        if (now - reportedAt >= REPORT_INTERVAL_MS) {
           reportedAt = now;
           this.#control.emit({ type: "rendezvous", message: `waiting for node 0 at ${this.#endpoint}: ${message}` });
         }
-        await delay(RETRY_MS);
+        await delay(RETRY_DELAY_MS);
       }
     }
   }
@@ -222,10 +222,10 @@ export class MemberCoordinator implements Coordinator {
         this.#attempt = frame.attempt;
         this.#startTime = Date.now();
         this.#isRunning = this.#isStarting = true;
-        this.#outcome = deferred();
-        return this.#assigned.resolve(frame);
+        this.#outcome = createDeferred();
+        return this.#assignment.resolve(frame);
       case "outcome":
-        if (frame.attempt === this.#attempt) this.#outcome.resolve(decodeEnd(frame.end));
+        if (frame.attempt === this.#attempt) this.#outcome.resolve(decodeDecision(frame.end));
         return;
       case "stop":
         return this.#isStarting ? void this.#earlyStopFrames.push(frame) : this.#onStop(frame);
@@ -248,7 +248,7 @@ export class MemberCoordinator implements Coordinator {
     };
     this.#stopRequest ??= request;
     this.#control.end(request);
-    this.#assigned.resolve(undefined);
+    this.#assignment.resolve(undefined);
   }
 
   #onLost(reason: string): void {
@@ -266,7 +266,7 @@ export class MemberCoordinator implements Coordinator {
   #fail(error: Error): void {
     this.#peer?.destroy();
     this.#isClosed = true;
-    this.#assigned.reject(error);
+    this.#assignment.reject(error);
   }
 }
 

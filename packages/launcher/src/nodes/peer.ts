@@ -4,10 +4,10 @@ import { Channel } from "../agent/channel.ts";
 import { decode, type Frame } from "../agent/frames.ts";
 import { ProtocolError } from "../agent/wire.ts";
 
-const CLOCK_MS = 500;
+const CLOCK_INTERVAL_MS = 500;
 /** A peer that is silent for this long is lost. With CHECK_MS, both ends of a cut connection find it within 3 s. */
-const LIMIT_MS = 2500;
-const CHECK_MS = 100;
+const LOSS_TIMEOUT_MS = 2500;
+const CHECK_INTERVAL_MS = 100;
 
 export interface PeerEvents {
   frame(frame: Frame): void;
@@ -20,17 +20,17 @@ export class Peer {
   readonly #channel: Channel;
   readonly #events: PeerEvents;
   readonly #timer: NodeJS.Timeout;
-  #sentAt = Number.NEGATIVE_INFINITY;
-  #tickedAt = performance.now();
+  #lastSentAt = Number.NEGATIVE_INFINITY;
+  #lastTickAt = performance.now();
   #isLost = false;
 
   constructor(stream: Duplex, events: PeerEvents) {
     this.#events = events;
     this.#channel = new Channel(stream, {
-      content: (content) => events.frame(decode(content)),
+      onContent: (content) => events.frame(decode(content)),
       onEnd: (reason) => this.#reportLoss(reason),
     });
-    this.#timer = setInterval(() => this.#tick(), CHECK_MS);
+    this.#timer = setInterval(() => this.#tick(), CHECK_INTERVAL_MS);
   }
 
   /** Longer frames are accepted from now on. */
@@ -56,15 +56,15 @@ export class Peer {
   #tick(): void {
     const now = performance.now();
     // After a pause of this process itself, what the peer sent meanwhile has not been read yet.
-    if (now - this.#tickedAt > CLOCK_MS) this.#channel.receivedAt = now;
-    this.#tickedAt = now;
-    if (now - this.#sentAt >= CLOCK_MS) {
-      this.#sentAt = now;
+    if (now - this.#lastTickAt > CLOCK_INTERVAL_MS) this.#channel.receivedAt = now;
+    this.#lastTickAt = now;
+    if (now - this.#lastSentAt >= CLOCK_INTERVAL_MS) {
+      this.#lastSentAt = now;
       this.#channel.send({ kind: "clock", time: BigInt(Date.now()) });
     }
-    if (now - this.#channel.receivedAt < LIMIT_MS) return;
+    if (now - this.#channel.receivedAt < LOSS_TIMEOUT_MS) return;
     this.#channel.destroy();
-    this.#reportLoss(`no heartbeat for ${LIMIT_MS / 1000} s`);
+    this.#reportLoss(`no heartbeat for ${LOSS_TIMEOUT_MS / 1000} s`);
   }
 
   #reportLoss(reason: string): void {
@@ -84,7 +84,7 @@ export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 
 /** The name of a signal that came as a number. Throws ProtocolError. */
 export function signalName(number: number): NodeJS.Signals {
-  const found = Object.entries(constants.signals).find(([, value]) => value === number);
-  if (found === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);
-  return found[0] as NodeJS.Signals;
+  const entry = Object.entries(constants.signals).find(([, value]) => value === number);
+  if (entry === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);
+  return entry[0] as NodeJS.Signals;
 }

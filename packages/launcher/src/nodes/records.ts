@@ -11,14 +11,14 @@ export interface RankReport {
   readonly hint: string | undefined;
 }
 
-const MAX_TEXT = 2000;
-const MAX_LINES = 30;
-const MAX_STACK = 8000;
+const MAX_TEXT_LENGTH = 2000;
+const MAX_REPORT_LINES = 30;
+const MAX_STACK_LENGTH = 8000;
 
 /** A report as JSON that fits into a frame: long texts are cut, of deep causes the deepest are left out. */
 export function encodeReport({ record, hint }: RankReport): Buffer {
   for (const [lines, depth] of [
-    [MAX_LINES, 4],
+    [MAX_REPORT_LINES, 4],
     [10, 1],
     [0, 0],
   ] as const) {
@@ -38,33 +38,33 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
 /** Reads a report of another node, whose clock is `offsetMs` behind this one. Throws ProtocolError. */
 export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
   const { record, hint } = parseObject(bytes);
-  const from = toObject(record);
-  const time = (name: string): number => parseNumberField(from, name) + offsetMs;
-  const thrown = from.thrown === undefined ? undefined : parseErrorRecord(JSON.stringify(from.thrown));
+  const fields = toObject(record);
+  const parseTime = (name: string): number => parseNumberField(fields, name) + offsetMs;
+  const thrown = fields.thrown === undefined ? undefined : parseErrorRecord(JSON.stringify(fields.thrown));
   return {
     record: {
-      rank: parseNumberField(from, "rank"),
-      local: parseNumberField(from, "local"),
-      pid: parseNumberField(from, "pid"),
-      code: from.code === null ? null : parseNumberField(from, "code"),
-      signal: from.signal === null ? null : parseSignalField(from),
-      startedAt: time("startedAt"),
-      exitedAt: time("exitedAt"),
-      stoppedAt: from.stoppedAt === undefined ? undefined : time("stoppedAt"),
-      isKilled: from.isKilled === true,
+      rank: parseNumberField(fields, "rank"),
+      local: parseNumberField(fields, "local"),
+      pid: parseNumberField(fields, "pid"),
+      code: fields.code === null ? null : parseNumberField(fields, "code"),
+      signal: fields.signal === null ? null : parseSignalField(fields),
+      startedAt: parseTime("startedAt"),
+      exitedAt: parseTime("exitedAt"),
+      stoppedAt: fields.stoppedAt === undefined ? undefined : parseTime("stoppedAt"),
+      isKilled: fields.isKilled === true,
       thrown: thrown === undefined ? undefined : { ...thrown, timeMs: thrown.timeMs + offsetMs },
-      stderrTail: parseLinesField(from, "stderrTail"),
-      uncaught: parseLinesField(from, "uncaught"),
-      log: parseTextField(from, "log"),
+      stderrTail: parseLinesField(fields, "stderrTail"),
+      uncaught: parseLinesField(fields, "uncaught"),
+      log: parseTextField(fields, "log"),
     },
     hint: hint === undefined ? undefined : String(hint),
   };
 }
 
 /** What came of an attempt, as JSON that fits into a frame: the lists of other ranks are for the report of node 0 alone. */
-export function encodeEnd(end: AttemptDecision): Buffer {
-  const { failure } = end;
-  if (failure === undefined) return Buffer.from(JSON.stringify(end));
+export function encodeDecision(decision: AttemptDecision): Buffer {
+  const { failure } = decision;
+  if (failure === undefined) return Buffer.from(JSON.stringify(decision));
   const { error, stderrTail, source = [] } = failure;
   const truncatedFailure = {
     ...{
@@ -76,31 +76,32 @@ export function encodeEnd(end: AttemptDecision): Buffer {
     },
     ...(error === undefined ? {} : { error: truncateError(error, 1) }),
   };
-  return Buffer.from(JSON.stringify({ ...end, failure: truncatedFailure }));
+  return Buffer.from(JSON.stringify({ ...decision, failure: truncatedFailure }));
 }
 
 /** Reads what node 0 has decided. Throws ProtocolError. */
-export function decodeEnd(bytes: Buffer): AttemptDecision {
-  const end = parseObject(bytes);
-  for (const part of ["failure", "lost", "stop"] as const) if (end[part] !== undefined) toObject(end[part]);
-  if (end.failure !== undefined) parseNumberField(toObject(end.failure), "exitCode");
-  if (end.restartInMs !== undefined) parseNumberField(end, "restartInMs");
-  return end;
+export function decodeDecision(bytes: Buffer): AttemptDecision {
+  const decision = parseObject(bytes);
+  for (const field of ["failure", "lost", "stop"] as const)
+    if (decision[field] !== undefined) toObject(decision[field]);
+  if (decision.failure !== undefined) parseNumberField(toObject(decision.failure), "exitCode");
+  if (decision.restartInMs !== undefined) parseNumberField(decision, "restartInMs");
+  return decision;
 }
 
 const truncateLines = (lines: readonly string[], count: number): readonly string[] =>
-  count === 0 ? [] : lines.slice(-count).map((line) => line.slice(0, MAX_TEXT / 4));
+  count === 0 ? [] : lines.slice(-count).map((line) => line.slice(0, MAX_TEXT_LENGTH / 4));
 
 function truncateError({ name, message, stack, code, cause, errors }: RankError, depth: number): RankError {
   return {
-    name: name.slice(0, MAX_TEXT),
-    message: message.slice(0, MAX_TEXT),
-    ...(stack === undefined ? {} : { stack: stack.slice(0, MAX_STACK) }),
+    name: name.slice(0, MAX_TEXT_LENGTH),
+    message: message.slice(0, MAX_TEXT_LENGTH),
+    ...(stack === undefined ? {} : { stack: stack.slice(0, MAX_STACK_LENGTH) }),
     ...(code === undefined ? {} : { code }),
     ...(cause === undefined || depth === 0 ? {} : { cause: truncateError(cause, depth - 1) }),
     ...(errors === undefined || depth === 0
       ? {}
-      : { errors: errors.slice(0, 4).map((one) => truncateError(one, depth - 1)) }),
+      : { errors: errors.slice(0, 4).map((innerError) => truncateError(innerError, depth - 1)) }),
   };
 }
 
@@ -119,25 +120,25 @@ function toObject(value: unknown): JsonObject {
   throw new ProtocolError(`expected a JSON object, received ${JSON.stringify(value)}`);
 }
 
-function parseNumberField(from: JsonObject, name: string): number {
-  const value = from[name];
+function parseNumberField(fields: JsonObject, name: string): number {
+  const value = fields[name];
   if (typeof value === "number" && Number.isFinite(value)) return value;
   throw new ProtocolError(`expected a number in the report field ${name}, received ${JSON.stringify(value)}`);
 }
 
-function parseTextField(from: JsonObject, name: string): string {
-  const value = from[name];
+function parseTextField(fields: JsonObject, name: string): string {
+  const value = fields[name];
   if (typeof value === "string") return value;
   throw new ProtocolError(`expected a string in the report field ${name}, received ${JSON.stringify(value)}`);
 }
 
-function parseSignalField(from: JsonObject): NodeJS.Signals {
-  const name = parseTextField(from, "signal");
+function parseSignalField(fields: JsonObject): NodeJS.Signals {
+  const name = parseTextField(fields, "signal");
   if (Object.hasOwn(constants.signals, name)) return name as NodeJS.Signals;
   throw new ProtocolError(`expected a signal name in the report, received ${name}`);
 }
 
-function parseLinesField(from: JsonObject, name: string): readonly string[] {
-  const value = from[name];
-  return Array.isArray(value) ? value.slice(0, MAX_LINES).map(String) : [];
+function parseLinesField(fields: JsonObject, name: string): readonly string[] {
+  const value = fields[name];
+  return Array.isArray(value) ? value.slice(0, MAX_REPORT_LINES).map(String) : [];
 }

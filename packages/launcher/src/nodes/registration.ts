@@ -26,31 +26,31 @@ export function findMismatch(
   root: Registration,
   other: Registration,
 ): { readonly message: string; readonly isOtherJob: boolean } | undefined {
-  const [own, its] = [nodeName(root), nodeName(other)];
+  const [rootName, otherName] = [nodeName(root), nodeName(other)];
   const reject = (message: string, isOtherJob = false): ReturnType<typeof findMismatch> => ({ message, isOtherJob });
   if (other.job !== root.job)
     return reject(
-      `--rdzv-id mismatch: ${its} uses ${other.job}, the job at this endpoint uses ${root.job}; pass the same ID, or use a different endpoint`,
+      `--rdzv-id mismatch: ${otherName} uses ${other.job}, the job at this endpoint uses ${root.job}; pass the same ID, or use a different endpoint`,
       true,
     );
   if (other.version !== root.version || other.launcher !== root.launcher)
     return reject(
-      `launcher version mismatch: ${its} uses ${other.launcher}, ${own} uses ${root.launcher}; install the same version on all nodes`,
+      `launcher version mismatch: ${otherName} uses ${other.launcher}, ${rootName} uses ${root.launcher}; install the same version on all nodes`,
     );
   if (majorVersion(other.runtime) !== majorVersion(root.runtime))
     return reject(
-      `Node.js version mismatch: ${its} uses ${other.runtime}, ${own} uses ${root.runtime}; use the same major version on all nodes`,
+      `Node.js version mismatch: ${otherName} uses ${other.runtime}, ${rootName} uses ${root.runtime}; use the same major version on all nodes`,
     );
   if (other.minNodes !== root.minNodes || other.maxNodes !== root.maxNodes)
     return reject(
-      `--nnodes mismatch: ${its} uses ${formatNodeRange(other)}, ${own} uses ${formatNodeRange(root)}; pass the same --nnodes on all nodes`,
+      `--nnodes mismatch: ${otherName} uses ${formatNodeRange(other)}, ${rootName} uses ${formatNodeRange(root)}; pass the same --nnodes on all nodes`,
     );
   if (other.digest !== root.digest)
     return reject(
-      `command mismatch: ${its} runs ${JSON.stringify(other.command)}, ${own} runs ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
+      `command mismatch: ${otherName} runs ${JSON.stringify(other.command)}, ${rootName} runs ${JSON.stringify(root.command)}; use the same script and arguments on all nodes`,
     );
   if (other.nodeRank >= root.maxNodes)
-    return reject(`${its} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
+    return reject(`${otherName} is out of range; expected --node-rank 0 to ${root.maxNodes - 1}`);
   return undefined;
 }
 
@@ -60,9 +60,9 @@ const formatNodeRange = ({ minNodes, maxNodes }: Registration): string =>
   minNodes === maxNodes ? String(maxNodes) : `${minNodes}:${maxNodes}`;
 
 /** `2/3 nodes; missing n2`; of many the first eight. */
-export function waitingMessage(registered: ReadonlySet<number>, max: number): string {
-  const missing = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !registered.has(rank));
-  const names = missing.slice(0, 8).map((rank) => `n${rank}`);
-  const rest = missing.length > names.length ? ` and ${missing.length - names.length} more` : "";
-  return `${registered.size}/${max} nodes; missing ${names.join(", ")}${rest}`;
+export function waitingMessage(registeredNodes: ReadonlySet<number>, max: number): string {
+  const missingNodes = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !registeredNodes.has(rank));
+  const names = missingNodes.slice(0, 8).map((rank) => `n${rank}`);
+  const omittedText = missingNodes.length > names.length ? ` and ${missingNodes.length - names.length} more` : "";
+  return `${registeredNodes.size}/${max} nodes; missing ${names.join(", ")}${omittedText}`;
 }

@@ -11,7 +11,7 @@ import { type AttemptDecision, RestartPolicy, type StopRequest } from "../restar
 import {
   type Assignment,
   type Coordinator,
-  type HintOf,
+  type FindHint,
   makePrivateDir,
   type NodeControl,
   portError,
@@ -24,18 +24,18 @@ import { jobSecret } from "../secret.ts";
 import { StoreServer } from "../store/server.ts";
 import { bindAddress } from "./address.ts";
 import { OUTCOMES, Peer, signalName } from "./peer.ts";
-import { decodeReport, encodeEnd, type RankReport } from "./records.ts";
+import { decodeReport, encodeDecision, type RankReport } from "./records.ts";
 import { findMismatch, waitingMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
 
 /** While nodes are missing, who is reported so often. */
 const WAITING_NOTICE_MS = 5000;
-const CHECK_MS = 100;
+const CHECK_INTERVAL_MS = 100;
 /** A launcher that has connected registers at once. */
-const REGISTER_MS = 5000;
+const REGISTER_TIMEOUT_MS = 5000;
 /** Different refusals that are reported. */
 const MAX_REFUSALS = 64;
 /** At the end, frames to the other nodes are on their way for so long at most. */
-const FLUSH_MS = 1000;
+const FLUSH_TIMEOUT_MS = 1000;
 
 /** Another node, as node 0 sees it. */
 interface MemberNode {
@@ -81,10 +81,10 @@ export class RootCoordinator implements Coordinator {
   #startTime = 0;
   #joinedAt = 0;
   #stopRequest: StopRequest | undefined;
-  #failed: Error | undefined;
+  #error: Error | undefined;
   #lostNode: LostNode | undefined;
   #notifyWaiter: () => void = () => {};
-  #firstFailingAt = Number.POSITIVE_INFINITY;
+  #firstFailureAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
 
   private constructor({ plan, nodes, control, privateDir, server, secret }: RootComponents) {
@@ -109,11 +109,11 @@ export class RootCoordinator implements Coordinator {
       isEnding: control.isEnding,
       onWaiting: (message) => control.emit({ type: "rendezvous", message }),
     });
-    const refused = new Set<string>();
+    const reportedRefusals = new Set<string>();
     const onRefused = (address: string, reason: string): void => {
       const message = `a connection from ${address} was refused: ${reason}`;
-      if (refused.has(message) || refused.size >= MAX_REFUSALS) return;
-      refused.add(message);
+      if (reportedRefusals.has(message) || reportedRefusals.size >= MAX_REFUSALS) return;
+      reportedRefusals.add(message);
       control.emit({ type: "rendezvous", message });
     };
     let server: TlsServer;
@@ -139,7 +139,7 @@ export class RootCoordinator implements Coordinator {
     for (;;) {
       await this.#waitForNodes();
       if (this.#stopRequest !== undefined) return undefined;
-      const assigned = [...this.#members.values()].toSorted((a, b) => a.nodeRank - b.nodeRank);
+      const assignedMembers = [...this.#members.values()].toSorted((a, b) => a.nodeRank - b.nodeRank);
       await this.#agent?.close();
       this.#agent = await ControlAgent.listen({
         ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, children: true },
@@ -147,10 +147,10 @@ export class RootCoordinator implements Coordinator {
       });
       // Nodes that are lost or come meanwhile: once more.
       if (
-        assigned.length === this.#members.size &&
-        assigned.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer)
+        assignedMembers.length === this.#members.size &&
+        assignedMembers.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer)
       )
-        return this.#assign(assigned);
+        return this.#assign(assignedMembers);
     }
   }
 
@@ -158,21 +158,21 @@ export class RootCoordinator implements Coordinator {
     this.#onFailing(rank, this.#ownRegistration);
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: HintOf): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
     await this.#waitUntil(() =>
       [...this.#members.values()].every(({ isParticipant, ended }) => !isParticipant || ended),
     );
     this.#state = "between";
     const failure = this.#diagnose(records.map((record) => ({ record, hint: hintOf(record) })));
-    const isLost = this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailingAt < this.#lostAt);
-    const end = this.#policy.decide({
+    const isLost = this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailureAt < this.#lostAt);
+    const decision = this.#policy.decide({
       ...{ attempt: this.#attempt, uptimeMs: Date.now() - this.#startTime, stop: this.#stopRequest },
       failure: isLost ? undefined : failure,
       lost: isLost ? this.#lostNode : undefined,
     });
-    this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeEnd(end) });
+    this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeDecision(decision) });
     for (const member of this.#members.values()) member.isParticipant = false;
-    return end;
+    return decision;
   }
 
   stop(request: StopRequest): void {
@@ -188,7 +188,7 @@ export class RootCoordinator implements Coordinator {
 
   async close(): Promise<void> {
     for (const { peer } of this.#members.values()) peer.finish();
-    const deadline = Date.now() + FLUSH_MS;
+    const deadline = Date.now() + FLUSH_TIMEOUT_MS;
     await this.#waitUntil(() => this.#connections.size === 0 || Date.now() > deadline);
     for (const socket of this.#connections) socket.destroy();
     await this.#agent?.close();
@@ -205,10 +205,10 @@ export class RootCoordinator implements Coordinator {
     this.#joinedAt = startedAt;
     let reportedAt = startedAt - WAITING_NOTICE_MS + 1000;
     await this.#waitUntil(() => {
-      if (this.#failed !== undefined || this.#stopRequest !== undefined) return true;
+      if (this.#error !== undefined || this.#stopRequest !== undefined) return true;
       const now = Date.now();
-      const present = this.#members.size + 1;
-      if (present === max || (present >= min && now - this.#joinedAt >= lastCallMs)) return true;
+      const registeredCount = this.#members.size + 1;
+      if (registeredCount === max || (registeredCount >= min && now - this.#joinedAt >= lastCallMs)) return true;
       const message = waitingMessage(new Set([0, ...this.#members.keys()]), max);
       if (now - startedAt >= timeoutMs) {
         const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; check the output of the other nodes, and their --rdzv-endpoint`;
@@ -218,34 +218,41 @@ export class RootCoordinator implements Coordinator {
         this.#control.emit({ type: "rendezvous", message });
         this.#broadcast({ kind: "rendezvousStatus", message });
       }
-      return this.#failed !== undefined;
+      return this.#error !== undefined;
     });
-    if (this.#failed !== undefined) throw this.#failed;
+    if (this.#error !== undefined) throw this.#error;
   }
 
   /** Numbers the ranks in the order of the nodes. */
   #assign(members: readonly MemberNode[]): Assignment {
     const { runId, nproc } = this.#plan;
     const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
-    const shared = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
+    const assignmentFields = { attempt: this.#attempt, worldSize, groupWorldSize: members.length + 1 };
     this.#state = "running";
     this.#hasRun = true;
     this.#startTime = Date.now();
     this.#lostNode = undefined;
-    this.#lostAt = this.#firstFailingAt = Number.POSITIVE_INFINITY;
+    this.#lostAt = this.#firstFailureAt = Number.POSITIVE_INFINITY;
     this.#store.beginAttempt(this.#attempt);
     let firstRank = nproc;
     for (const [index, member] of members.entries()) {
       member.isParticipant = true;
       member.ended = false;
       member.reports.length = 0;
-      member.peer.send({ kind: "assign", run: runId, ...shared, firstRank, groupRank: index + 1 });
+      member.peer.send({ kind: "assign", run: runId, ...assignmentFields, firstRank, groupRank: index + 1 });
       firstRank += member.registration.nproc;
     }
     const host = this.#ownAddress();
-    const place = { firstRank: 0, groupRank: 0, nodeAddress: host, host, port: this.#server.port };
+    const rootFields = { firstRank: 0, groupRank: 0, nodeAddress: host, host, port: this.#server.port };
     const store = `tls://${formatAddress(host, this.#server.port)}`;
-    return { runId, ...shared, ...place, store, tokenFile: this.#tokenFile, agent: (this.#agent as ControlAgent).path };
+    return {
+      runId,
+      ...assignmentFields,
+      ...rootFields,
+      store,
+      tokenFile: this.#tokenFile,
+      agent: (this.#agent as ControlAgent).path,
+    };
   }
 
   /** With --bind-any, the address at which another node has reached this one. */
@@ -257,13 +264,13 @@ export class RootCoordinator implements Coordinator {
   }
 
   #diagnose(localReports: readonly RankReport[]): Failure | undefined {
-    const all = [...localReports.map((report) => ({ ...report, from: this.#ownRegistration }))];
+    const allReports = [...localReports.map((report) => ({ ...report, from: this.#ownRegistration }))];
     for (const { reports, registration } of this.#members.values())
-      all.push(...reports.map((report) => ({ ...report, from: registration })));
-    const of = new Map(all.map((report) => [report.record.rank, report]));
-    const records = all.map(({ record }) => record);
-    const place = { number: this.#attempt, node: this.#plan.node };
-    const failure = diagnose(records, place, ({ rank }) => of.get(rank)?.hint);
+      allReports.push(...reports.map((report) => ({ ...report, from: registration })));
+    const of = new Map(allReports.map((report) => [report.record.rank, report]));
+    const records = allReports.map(({ record }) => record);
+    const attemptFields = { number: this.#attempt, node: this.#plan.node };
+    const failure = diagnose(records, attemptFields, ({ rank }) => of.get(rank)?.hint);
     const root = of.get(failure?.rank ?? -1);
     if (failure === undefined || root === undefined) return undefined;
     // What others lost when a node was lost is no cause of it.
@@ -292,7 +299,7 @@ export class RootCoordinator implements Coordinator {
         if (member !== undefined) this.#onLost(member, reason);
       },
     });
-    const deadline = setTimeout(() => peer.destroy(), REGISTER_MS);
+    const deadline = setTimeout(() => peer.destroy(), REGISTER_TIMEOUT_MS);
   }
 
   /** Undefined when the node was rejected. */
@@ -306,23 +313,23 @@ export class RootCoordinator implements Coordinator {
     };
     const { nodeRank } = registration;
     // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
-    const isFirst = !this.#hasRun;
-    const wrong = findMismatch(this.#ownRegistration, registration);
-    const other = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
+    const isFirstRendezvous = !this.#hasRun;
+    const mismatch = findMismatch(this.#ownRegistration, registration);
+    const registeredNode = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
     const duplicate =
-      other === undefined
+      registeredNode === undefined
         ? undefined
-        : `duplicate --node-rank ${nodeRank}: on ${other.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
-    const message = wrong?.message ?? duplicate;
-    if (message !== undefined && isFirst && wrong?.isOtherJob !== true) {
+        : `duplicate --node-rank ${nodeRank}: on ${registeredNode.host} and on ${registration.host} (${address}); each launcher needs a unique --node-rank`;
+    const message = mismatch?.message ?? duplicate;
+    if (message !== undefined && isFirstRendezvous && mismatch?.isOtherJob !== true) {
       reject(FAILURE_CODES.mismatch, message);
       this.#fail(new UsageError(message), FAILURE_CODES.mismatch);
       return undefined;
     }
-    if (wrong !== undefined) return reject(FAILURE_CODES.mismatch, wrong.message);
+    if (mismatch !== undefined) return reject(FAILURE_CODES.mismatch, mismatch.message);
     if (duplicate !== undefined) {
-      const why = `the job is already running attempt ${this.#attempt} with ${this.#members.size + 1} nodes: ${duplicate}`;
-      return reject(FAILURE_CODES.peerLost, why);
+      const refusalText = `the job is already running attempt ${this.#attempt} with ${this.#members.size + 1} nodes: ${duplicate}`;
+      return reject(FAILURE_CODES.peerLost, refusalText);
     }
     this.#joinedAt = Date.now();
     const member = {
@@ -363,7 +370,7 @@ export class RootCoordinator implements Coordinator {
 
   #onFailing(rank: number, from: Registration): void {
     if (this.#state !== "running") return;
-    this.#firstFailingAt = Math.min(this.#firstFailingAt, performance.now());
+    this.#firstFailureAt = Math.min(this.#firstFailureAt, performance.now());
     this.#endRanks(`rank ${rank} of ${nodeName(from)} failed`, from.nodeRank);
   }
 
@@ -418,7 +425,7 @@ export class RootCoordinator implements Coordinator {
 
   /** The job cannot come together: every node that is there gets the reason. */
   #fail(error: Error, code: number): void {
-    this.#failed ??= error;
+    this.#error ??= error;
     for (const { peer } of this.#members.values()) {
       peer.send({ kind: "refused", world: 0, code, message: error.message });
       peer.finish();
@@ -435,7 +442,7 @@ export class RootCoordinator implements Coordinator {
   async #waitUntil(condition: () => boolean): Promise<void> {
     while (!condition())
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, CHECK_MS);
+        const timer = setTimeout(resolve, CHECK_INTERVAL_MS);
         this.#notifyWaiter = () => {
           clearTimeout(timer);
           resolve();

@@ -1,28 +1,30 @@
 /** The candidate closest to `word`, or else one that begins like it, or undefined when none is close enough to be what was meant. */
 export function closestMatch(name: string, candidates: readonly string[]): string | undefined {
-  const scored = candidates
+  const closeCandidates = candidates
     .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
     .filter(({ candidate, distance }) => distance <= Math.max(2, Math.floor(candidate.length / 3)));
-  const alike = candidates.find((candidate) => name.length >= 4 && candidate.startsWith(name.slice(0, 4)));
-  return scored.toSorted((a, b) => a.distance - b.distance)[0]?.candidate ?? alike;
+  const prefixMatch = candidates.find((candidate) => name.length >= 4 && candidate.startsWith(name.slice(0, 4)));
+  return closeCandidates.toSorted((a, b) => a.distance - b.distance)[0]?.candidate ?? prefixMatch;
 }
 
 /** Insertions, deletions, substitutions and swaps of neighbours (optimal string alignment) that turn `a` into `b`. */
 export function editDistance(a: string, b: string): number {
-  let beforeLast: number[] = [];
-  let last = Array.from({ length: b.length + 1 }, (_, j) => j);
+  let rowBeforePrevious: number[] = [];
+  let previousRow = Array.from({ length: b.length + 1 }, (_, j) => j);
   for (let i = 1; i <= a.length; i++) {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
-      const change = distanceAt(last, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      const swaps = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
-      const swap = swaps ? distanceAt(beforeLast, j - 2) + 1 : Number.POSITIVE_INFINITY;
-      row.push(Math.min(distanceAt(last, j) + 1, distanceAt(row, j - 1) + 1, change, swap));
+      const substitutionCost = distanceAt(previousRow, j - 1) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      const isTransposition = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      const transpositionCost = isTransposition ? distanceAt(rowBeforePrevious, j - 2) + 1 : Number.POSITIVE_INFINITY;
+      row.push(
+        Math.min(distanceAt(previousRow, j) + 1, distanceAt(row, j - 1) + 1, substitutionCost, transpositionCost),
+      );
     }
-    beforeLast = last;
-    last = row;
+    rowBeforePrevious = previousRow;
+    previousRow = row;
   }
-  return distanceAt(last, b.length);
+  return distanceAt(previousRow, b.length);
 }
 
 const distanceAt = (row: readonly number[], j: number): number => row[j] ?? Number.POSITIVE_INFINITY;

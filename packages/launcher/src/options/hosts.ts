@@ -39,17 +39,17 @@ export function parseHosts(
   values: OptionValues,
   sources: ReadonlyMap<string, SourcedValue>,
 ): HostsSettings | undefined {
-  const list = values.text("hosts");
-  const file = values.text("hostfile");
-  if (list === undefined && file === undefined) return undefined;
-  if (list !== undefined && file !== undefined)
+  const hostList = values.text("hosts");
+  const hostfile = values.text("hostfile");
+  if (hostList === undefined && hostfile === undefined) return undefined;
+  if (hostList !== undefined && hostfile !== undefined)
     throw new UsageError(
       `--hosts and --hostfile (from ${values.source("hostfile")}) cannot be combined; pass one of them`,
     );
-  const hosts = list === undefined ? readHostfile(file as string) : parseList(list, values);
+  const hosts = hostList === undefined ? readHostfile(hostfile as string) : parseList(hostList, values);
   const names = hosts.map(({ name }) => name);
   const duplicateHost = names.find((name, i) => names.indexOf(name) !== i);
-  const option = list === undefined ? "hostfile" : "hosts";
+  const option = hostList === undefined ? "hostfile" : "hosts";
   if (duplicateHost !== undefined)
     throw values.invalidValue(option, `unique hosts, with ${duplicateHost}:N for N ranks (slots=N in a hostfile)`);
   if (hosts.length > MAX_NODES) throw values.invalidValue(option, `at most ${MAX_NODES} hosts`);
@@ -79,9 +79,9 @@ function parseList(list: string, values: OptionValues): readonly Host[] {
 }
 
 function parseHost(text: string): Host | undefined {
-  const [whole, user, written = "", slots] = HOST_PATTERN.exec(text) ?? [];
-  const name = written.replace(/^\[(.*)\]$/, "$1");
-  if (whole === undefined || (written !== name && isIP(name) !== 6)) return undefined;
+  const [matchedText, user, hostText = "", slots] = HOST_PATTERN.exec(text) ?? [];
+  const name = hostText.replace(/^\[(.*)\]$/, "$1");
+  if (matchedText === undefined || (hostText !== name && isIP(name) !== 6)) return undefined;
   const target = user === undefined ? name : `${user}@${name}`;
   return { target, name, slots: slots === undefined ? undefined : Number(slots) };
 }
@@ -95,10 +95,10 @@ function readHostfile(path: string): readonly Host[] {
     throw new UsageError(`--hostfile ${path}: cannot be read: ${(error as Error).message}`);
   }
   const hosts = text.split("\n").flatMap((line, i) => {
-    const [word, ...rest] = line.replace(/#.*$/, "").trim().split(/\s+/);
+    const [word, ...slotWords] = line.replace(/#.*$/, "").trim().split(/\s+/);
     if (!word) return [];
     const host = parseHost(word);
-    const slots = rest.length === 0 ? [] : /^slots=([1-9]\d{0,4})$/.exec(rest.join(" ").replaceAll(" ", ""));
+    const slots = slotWords.length === 0 ? [] : /^slots=([1-9]\d{0,4})$/.exec(slotWords.join(" ").replaceAll(" ", ""));
     if (host === undefined || slots === null || (slots[1] !== undefined && host.slots !== undefined))
       throw new UsageError(`--hostfile ${path}:${i + 1}: expected host [slots=N], received ${JSON.stringify(line)}`);
     return [slots[1] === undefined ? host : { ...host, slots: Number(slots[1]) }];
@@ -128,11 +128,11 @@ function nodeRange(values: OptionValues, count: number): ReturnType<typeof parse
 
 function formatEndpoint(values: OptionValues, names: readonly string[]): string {
   const [first = ""] = names;
-  const given = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
-  if (given !== undefined) {
-    const endpoint = parseEndpoint(given);
+  const endpointText = isScheduler(values.source("rdzv-endpoint")) ? undefined : values.text("rdzv-endpoint");
+  if (endpointText !== undefined) {
+    const endpoint = parseEndpoint(endpointText);
     if (endpoint === undefined || endpoint.host === "") throw values.invalidValue("rdzv-endpoint", "host or host:port");
-    return given;
+    return endpointText;
   }
   const address = values.text("master-addr") ?? first;
   if (isLoopback(address) && !names.every(isLoopback))
@@ -152,17 +152,19 @@ const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr",
 function hostSources(
   sources: ReadonlyMap<string, SourcedValue>,
   { slots }: Host,
-  own: Readonly<Record<string, string>>,
+  overrides: Readonly<Record<string, string>>,
 ): ReadonlyMap<string, SourcedValue> {
   const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
-  const all = new Map([...sources].filter(([name, one]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(one.source)));
+  const hostOptions = new Map(
+    [...sources].filter(([name, sourced]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(sourced.source)),
+  );
   for (const name of ["nproc-per-node", "master-port"])
-    if (!all.has(name)) all.set(name, { value: findOption(name)?.default, source: "default" });
+    if (!hostOptions.has(name)) hostOptions.set(name, { value: findOption(name)?.default, source: "default" });
   // The host of a job on one host is node 0, and the endpoint its own.
-  if (own["node-rank"] === undefined) for (const name of ["node-rank", "rdzv-endpoint"]) all.delete(name);
-  for (const [name, value] of Object.entries(own)) all.set(name, { value, source });
-  if (slots !== undefined) all.set("nproc-per-node", { value: String(slots), source });
-  return all;
+  if (overrides["node-rank"] === undefined) for (const name of ["node-rank", "rdzv-endpoint"]) hostOptions.delete(name);
+  for (const [name, value] of Object.entries(overrides)) hostOptions.set(name, { value, source });
+  if (slots !== undefined) hostOptions.set("nproc-per-node", { value: String(slots), source });
+  return hostOptions;
 }
 
 /** How the launcher shows a job; its agents write JSON instead. */

@@ -20,8 +20,8 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
   const backend = values.text("rdzv-backend");
   if (backend !== undefined && backend !== "static" && backend !== "c10d")
     throw values.invalidValue("rdzv-backend", "static or c10d (both select the launcher's own rendezvous)");
-  const isOne = range.max === 1;
-  return isOne ? parseSingleNode(values) : parseMultiNode(values, range, argv);
+  const isSingleNode = range.max === 1;
+  return isSingleNode ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
 /** Accepts what means "this node alone", rejects the rest. */
@@ -48,7 +48,7 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
   if (SLURM_JOB_NODES.includes(values.source("nnodes")))
     throw new UsageError(
       `the batch script of a job with ${count} nodes (${values.source("nnodes")}) runs only on the first node; start the launcher on each node with ` +
-        `${srunLine(argv, max)}, or pass --nnodes 1 to use only this node`,
+        `${srunCommand(argv, max)}, or pass --nnodes 1 to use only this node`,
     );
   if (values.flag("standalone") && values.source("standalone") !== "default")
     throw values.invalidValue("standalone", `false, because --nnodes is ${count}`);
@@ -72,13 +72,13 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
  * How the same job is started on all nodes. Where a node has several tasks, its launcher starts a rank for each of them. Not by npx:
  * npm and its shell would be between srun and the launcher, and end at the first SIGUSR1.
  */
-function srunLine(argv: readonly string[], nodes: number): string {
-  const tasks = Number(process.env.SLURM_NTASKS ?? nodes) > nodes ? "" : "--ntasks-per-node=1 ";
+function srunCommand(argv: readonly string[], nodes: number): string {
+  const tasksOption = Number(process.env.SLURM_NTASKS ?? nodes) > nodes ? "" : "--ntasks-per-node=1 ";
   const words = argv.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
   const program = process.argv[1] ?? "mosaic-run";
   const path = relative(process.cwd(), program);
   const command = path.startsWith("..") ? program : path;
-  return `srun ${tasks}--kill-on-bad-exit=0 ${command} ${words.join(" ") || "[options] <entry>"}`;
+  return `srun ${tasksOption}--kill-on-bad-exit=0 ${command} ${words.join(" ") || "[options] <entry>"}`;
 }
 
 function resolveEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> {
@@ -101,11 +101,11 @@ function masterEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> 
 export function isThisNode(host: string): boolean {
   if (host === "localhost" || host === "[::1]" || host === "::1") return true;
   if (isIP(host) > 0) return (isIP(host) === 4 && host.startsWith("127.")) || isOwnAddress(host);
-  const own = hostname();
-  return host === own || host.startsWith(`${own}.`);
+  const nodeHostname = hostname();
+  return host === nodeHostname || host.startsWith(`${nodeHostname}.`);
 }
 
 function isOwnAddress(host: string): boolean {
-  const interfaces = Object.values(networkInterfaces()).flatMap((one) => one ?? []);
+  const interfaces = Object.values(networkInterfaces()).flatMap((interfaceAddresses) => interfaceAddresses ?? []);
   return interfaces.some(({ address }) => address === host);
 }

@@ -38,24 +38,27 @@ export interface CommandLine {
 /** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
 export function parseCommandLine(argv: readonly string[], command: CommandSpec = MOSAIC_RUN): CommandLine {
   const options = new Map<string, RawValue>();
-  let next = 0;
-  while (next < argv.length) {
-    const word = argv[next] as string;
+  let argIndex = 0;
+  while (argIndex < argv.length) {
+    const word = argv[argIndex] as string;
     if (word === "--" || !word.startsWith("-") || word === "-") break;
-    next++;
+    argIndex++;
     const { spec, inlineValue, isNegated } = recognizeOption(word, command);
     if (spec.kind === "flag" || isNegated) {
       if (inlineValue !== undefined && isNegated) throw new UsageError(`${word}: --no-… takes no value`);
       options.set(spec.name, isNegated ? (spec.negatedName ?? false) : (inlineValue ?? true));
       continue;
     }
-    const value = inlineValue ?? argv[next++];
+    const value = inlineValue ?? argv[argIndex++];
     if (value === undefined) throw new UsageError(`${word}: expected a value (${spec.value})`);
-    const before = options.get(spec.name);
-    options.set(spec.name, spec.kind === "list" ? [...(Array.isArray(before) ? before : []), value] : value);
+    const previousValue = options.get(spec.name);
+    options.set(
+      spec.name,
+      spec.kind === "list" ? [...(Array.isArray(previousValue) ? previousValue : []), value] : value,
+    );
   }
-  if (argv[next] === "--") next++;
-  return { options, entry: argv[next], args: argv.slice(next + 1) };
+  if (argv[argIndex] === "--") argIndex++;
+  return { options, entry: argv[argIndex], args: argv.slice(argIndex + 1) };
 }
 
 interface RecognizedOption {
@@ -70,29 +73,29 @@ function recognizeOption(word: string, command: CommandSpec): RecognizedOption {
     const spec = options.find(({ shortName }) => shortName === word[1]);
     if (spec === undefined || (spec.kind === "flag" && word.length > 2))
       throw unknownOption(word, word.slice(1), command);
-    const rest = word.slice(2).replace(/^=/, "");
-    return { spec, inlineValue: rest === "" ? undefined : rest, isNegated: false };
+    const inlineText = word.slice(2).replace(/^=/, "");
+    return { spec, inlineValue: inlineText === "" ? undefined : inlineText, isNegated: false };
   }
-  const equals = word.indexOf("=");
-  const name = word.slice(2, equals < 0 ? undefined : equals);
-  const inlineValue = equals < 0 ? undefined : word.slice(equals + 1);
+  const equalsIndex = word.indexOf("=");
+  const name = word.slice(2, equalsIndex < 0 ? undefined : equalsIndex);
+  const inlineValue = equalsIndex < 0 ? undefined : word.slice(equalsIndex + 1);
   const spec = findOption(name, options);
   if (spec !== undefined) return { spec, inlineValue, isNegated: false };
-  const positive = /^no[-_]/.test(name) ? findOption(name.slice(3), options) : undefined;
-  if (positive === undefined) throw unknownOption(`--${name}`, name, command);
-  if (positive.kind !== "flag" && positive.negatedName === undefined)
-    throw new UsageError(`--${name}: --${positive.name} takes a value and cannot be switched off`);
-  return { spec: positive, inlineValue, isNegated: true };
+  const negatedSpec = /^no[-_]/.test(name) ? findOption(name.slice(3), options) : undefined;
+  if (negatedSpec === undefined) throw unknownOption(`--${name}`, name, command);
+  if (negatedSpec.kind !== "flag" && negatedSpec.negatedName === undefined)
+    throw new UsageError(`--${name}: --${negatedSpec.name} takes a value and cannot be switched off`);
+  return { spec: negatedSpec, inlineValue, isNegated: true };
 }
 
-function unknownOption(written: string, name: string, command: CommandSpec): UsageError {
+function unknownOption(optionText: string, name: string, command: CommandSpec): UsageError {
   const kebab = name.replaceAll("_", "-");
-  const instead = Object.hasOwn(command.hints, kebab) ? command.hints[kebab] : undefined;
-  if (instead !== undefined) return new UsageError(`unknown option ${written}: ${instead}`);
-  const meant = closestMatch(
+  const hint = Object.hasOwn(command.hints, kebab) ? command.hints[kebab] : undefined;
+  if (hint !== undefined) return new UsageError(`unknown option ${optionText}: ${hint}`);
+  const closestName = closestMatch(
     kebab,
     command.options.map((spec) => spec.name),
   );
-  const suggestion = meant === undefined ? "" : `; did you mean --${meant}?`;
-  return new UsageError(`unknown option ${written}${suggestion} (see ${command.name} --help)`);
+  const suggestion = closestName === undefined ? "" : `; did you mean --${closestName}?`;
+  return new UsageError(`unknown option ${optionText}${suggestion} (see ${command.name} --help)`);
 }

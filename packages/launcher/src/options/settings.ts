@@ -56,10 +56,10 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
 /** Refuses a field in braces that is not one: it would stand before every line as it was written. */
 function parsePrefix(values: OptionValues): string {
   const prefix = values.text("log-prefix") ?? "";
-  const known = PREFIX_FIELDS.map((field) => `{${field}}`);
-  const unknown = prefix.match(/\{[^{}]*\}/g)?.find((field) => !known.includes(field));
-  if (unknown === undefined) return prefix;
-  throw values.invalidValue("log-prefix", `text with the fields ${known.join(", ")} and no other braces`);
+  const knownFields = PREFIX_FIELDS.map((field) => `{${field}}`);
+  const unknownField = prefix.match(/\{[^{}]*\}/g)?.find((field) => !knownFields.includes(field));
+  if (unknownField === undefined) return prefix;
+  throw values.invalidValue("log-prefix", `text with the fields ${knownFields.join(", ")} and no other braces`);
 }
 
 function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu" {
@@ -103,8 +103,8 @@ export function parseRanks(text: string | undefined, worldSize: number): Readonl
   if (text === undefined) return new Set([0]);
   if (text === "none") return new Set();
   const ranks = new Set<number>();
-  for (const part of text.split(",")) {
-    const match = /^(\d+)(?:-(\d+))?$/.exec(part);
+  for (const rangeText of text.split(",")) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(rangeText);
     const [first, last] = [Number(match?.[1]), Number(match?.[2] ?? match?.[1])];
     if (match === null || first > last || last >= worldSize)
       throw new UsageError(

@@ -39,13 +39,13 @@ function findSource(
   if (flag !== undefined) return { value: flag, source: `--${spec.name}` };
   const variable = spec.name.toUpperCase().replaceAll("-", "_");
   if (spec.kind !== "list" && !["help", "version"].includes(spec.name)) {
-    const own = env[`MOSAIC_${variable}`];
-    if (own !== undefined) return { value: own, source: `MOSAIC_${variable}` };
+    const variableValue = env[`MOSAIC_${variable}`];
+    if (variableValue !== undefined) return { value: variableValue, source: `MOSAIC_${variable}` };
   }
-  const configured = file.get(spec.name);
-  if (configured !== undefined) return { value: configured, source: CONFIG_FILE };
-  const pet = spec.isTorchElastic === true ? env[`PET_${variable}`] : undefined;
-  if (pet !== undefined) return { value: pet, source: `PET_${variable}` };
+  const configValue = file.get(spec.name);
+  if (configValue !== undefined) return { value: configValue, source: CONFIG_FILE };
+  const petValue = spec.isTorchElastic === true ? env[`PET_${variable}`] : undefined;
+  if (petValue !== undefined) return { value: petValue, source: `PET_${variable}` };
   return slurmValue(spec.name, env) ?? { value: spec.default, source: "default" };
 }
 
@@ -55,25 +55,25 @@ function findSource(
  */
 function slurmValue(option: string, env: Environment): SourcedValue | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
-  const isStep = isSlurmStep(env);
-  const given = (names: readonly string[], isGood: (value: string) => boolean): SourcedValue | undefined => {
-    const source = names.find((name) => isGood(env[name] ?? ""));
+  const isInStep = isSlurmStep(env);
+  const findVariable = (names: readonly string[], isValid: (value: string) => boolean): SourcedValue | undefined => {
+    const source = names.find((name) => isValid(env[name] ?? ""));
     return source === undefined ? undefined : { value: env[source], source };
   };
   const isPositive = (value: string): boolean => Number(value) > 0;
   switch (option) {
     case "nnodes":
-      return given(isStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
+      return findVariable(isInStep ? ["SLURM_STEP_NUM_NODES"] : SLURM_JOB_NODES, isPositive);
     case "nproc-per-node":
-      return given(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isStep ? slurmTasksOfNode(env) : undefined);
+      return findVariable(["SLURM_GPUS_ON_NODE"], isPositive) ?? (isInStep ? slurmTasksOfNode(env) : undefined);
     case "node-rank":
-      return isStep && isPositive(env.SLURM_STEP_NUM_NODES ?? "") && env.SLURM_STEP_NUM_NODES !== "1"
-        ? given(["SLURM_NODEID"], (value) => /^\d+$/.test(value))
+      return isInStep && isPositive(env.SLURM_STEP_NUM_NODES ?? "") && env.SLURM_STEP_NUM_NODES !== "1"
+        ? findVariable(["SLURM_NODEID"], (value) => /^\d+$/.test(value))
         : undefined;
     case "rdzv-endpoint": {
-      if (!isStep || env.SLURM_STEP_NUM_NODES === "1") return undefined;
-      const list = given(["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"], (value) => value !== "");
-      return list && { value: firstHost(String(list.value)), source: list.source };
+      if (!isInStep || env.SLURM_STEP_NUM_NODES === "1") return undefined;
+      const nodeList = findVariable(["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"], (value) => value !== "");
+      return nodeList && { value: firstHost(String(nodeList.value)), source: nodeList.source };
     }
   }
   return undefined;
@@ -90,8 +90,8 @@ export function isSlurmStep(env: Environment): boolean {
 /** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
 function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
-  const counts = (env[source] ?? "").split(",").flatMap((part) => {
-    const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(part) ?? [];
+  const counts = (env[source] ?? "").split(",").flatMap((taskCount) => {
+    const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(taskCount) ?? [];
     return Array.from({ length: Number(nodes) }, () => tasks);
   });
   const value = counts[Number(env.SLURM_NODEID ?? 0)];
@@ -102,8 +102,8 @@ function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
 export const SLURM_JOB_NODES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
 /** The first host of a list of SLURM's: `n[001-003,7],m1` begins with n001. */
-export function firstHost(list: string): string {
-  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(list) ?? [];
+export function firstHost(nodeList: string): string {
+  const [first = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(nodeList) ?? [];
   return first.replaceAll(/\[(\d+)[^\]]*\]/g, "$1");
 }
 
@@ -131,11 +131,13 @@ function configEntry(path: string, key: string, value: unknown): [string, RawVal
   const kebab = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
   const spec = findOption(kebab);
   if (spec === undefined) {
-    const meant = closestMatch(
+    const closestName = closestMatch(
       kebab,
       OPTIONS.map(({ name }) => name),
     );
-    throw new UsageError(`${path}: unknown option "${key}"${meant === undefined ? "" : `; did you mean "${meant}"?`}`);
+    throw new UsageError(
+      `${path}: unknown option "${key}"${closestName === undefined ? "" : `; did you mean "${closestName}"?`}`,
+    );
   }
   if (spec.kind === "list") return [spec.name, configList(path, key, value)];
   if (typeof value === "boolean" && spec.kind === "value") {

@@ -50,17 +50,19 @@ export class OptionValues {
 
   choice<T extends string>(name: string, choices: readonly T[]): T {
     const value = this.text(name);
-    const chosen = choices.find((choice) => choice === value);
-    if (chosen === undefined) throw this.invalidValue(name, choices.join(", "));
-    return chosen;
+    const chosenValue = choices.find((choice) => choice === value);
+    if (chosenValue === undefined) throw this.invalidValue(name, choices.join(", "));
+    return chosenValue;
   }
 
   /** The error for a value that does not fit: where, expected, received, source. */
   invalidValue(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
-    const from = source === `--${name}` ? "" : ` (from ${source})`;
-    const received = value === undefined ? "nothing" : JSON.stringify(value);
-    return new UsageError(`--${name}: expected ${expected}, received ${received}${source === "default" ? "" : from}`);
+    const sourceText = source === `--${name}` ? "" : ` (from ${source})`;
+    const valueText = value === undefined ? "nothing" : JSON.stringify(value);
+    return new UsageError(
+      `--${name}: expected ${expected}, received ${valueText}${source === "default" ? "" : sourceText}`,
+    );
   }
 
   /** Where a value comes from: a flag, a variable, the file, or `default`. */

@@ -19,24 +19,25 @@ export class UncaughtFilter {
   }
 
   /** The bytes before the mark, and those behind it; `uncaught` is undefined as long as there was none. */
-  push(chunk: Buffer): { readonly before: Buffer; readonly uncaught: Buffer | undefined } {
-    const none = Buffer.alloc(0);
-    if (this.#isMarkerFound) return { before: none, uncaught: chunk };
+  push(chunk: Buffer): { readonly precedingBytes: Buffer; readonly uncaught: Buffer | undefined } {
+    const emptyBuffer = Buffer.alloc(0);
+    if (this.#isMarkerFound) return { precedingBytes: emptyBuffer, uncaught: chunk };
     const data = this.#pendingBytes.length === 0 ? chunk : Buffer.concat([this.#pendingBytes, chunk]);
-    this.#pendingBytes = none;
+    this.#pendingBytes = emptyBuffer;
     const at = data.indexOf(this.#marker);
     this.#isMarkerFound = at >= 0;
-    if (this.#isMarkerFound) return { before: data.subarray(0, at), uncaught: data.subarray(at + this.#marker.length) };
-    const held = this.#partialMarkerOffset(data);
-    this.#pendingBytes = data.subarray(held);
-    return { before: data.subarray(0, held), uncaught: undefined };
+    if (this.#isMarkerFound)
+      return { precedingBytes: data.subarray(0, at), uncaught: data.subarray(at + this.#marker.length) };
+    const partialOffset = this.#partialMarkerOffset(data);
+    this.#pendingBytes = data.subarray(partialOffset);
+    return { precedingBytes: data.subarray(0, partialOffset), uncaught: undefined };
   }
 
   /** What is held back when the stream has ended. */
   end(): Buffer {
-    const held = this.#pendingBytes;
+    const pendingBytes = this.#pendingBytes;
     this.#pendingBytes = Buffer.alloc(0);
-    return held;
+    return pendingBytes;
   }
 
   /** Where a mark begins that the next chunk may complete; the length of `data` if there is none. */
@@ -68,7 +69,7 @@ export class LineSplitter {
   readonly #maxBytes: number;
   #incompleteLine: Buffer = Buffer.alloc(0);
   /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
-  #carriageReturned: string | undefined;
+  #overwrittenLine: string | undefined;
 
   constructor(onLine: LineListener, maxBytes: number = MAX_LINE_BYTES) {
     this.#onLine = onLine;
@@ -77,12 +78,12 @@ export class LineSplitter {
 
   push(chunk: Buffer): void {
     let data = this.#incompleteLine.length === 0 ? chunk : Buffer.concat([this.#incompleteLine, chunk]);
-    if (this.#carriageReturned !== undefined && data.length > 0) {
+    if (this.#overwrittenLine !== undefined && data.length > 0) {
       if (data[0] === NEWLINE) {
-        this.#onLine("line", this.#carriageReturned);
+        this.#onLine("line", this.#overwrittenLine);
         data = data.subarray(1);
       }
-      this.#carriageReturned = undefined;
+      this.#overwrittenLine = undefined;
     }
     this.#incompleteLine = this.#splitLines(data);
   }
@@ -90,44 +91,44 @@ export class LineSplitter {
   /** The stream has ended: what is left is a line, and so is a progress message that nothing overwrote. */
   end(): void {
     if (this.#incompleteLine.length > 0) this.#emit("line", this.#incompleteLine);
-    else if (this.#carriageReturned !== undefined) this.#onLine("line", this.#carriageReturned);
+    else if (this.#overwrittenLine !== undefined) this.#onLine("line", this.#overwrittenLine);
     this.#incompleteLine = Buffer.alloc(0);
-    this.#carriageReturned = undefined;
+    this.#overwrittenLine = undefined;
   }
 
   #splitLines(data: Buffer): Buffer {
     let start = 0;
     let newline = data.indexOf(NEWLINE);
-    let back = data.indexOf(CARRIAGE_RETURN);
-    while (newline >= 0 || back >= 0) {
-      const isReturn = back >= 0 && (newline < 0 || back < newline);
-      const end = isReturn ? back : newline;
-      const crlf = isReturn && data[back + 1] === NEWLINE;
+    let carriageReturn = data.indexOf(CARRIAGE_RETURN);
+    while (newline >= 0 || carriageReturn >= 0) {
+      const endsWithReturn = carriageReturn >= 0 && (newline < 0 || carriageReturn < newline);
+      const end = endsWithReturn ? carriageReturn : newline;
+      const crlf = endsWithReturn && data[carriageReturn + 1] === NEWLINE;
       const segment = data.subarray(start, end);
-      if (!isReturn || crlf) this.#emit("line", segment);
+      if (!endsWithReturn || crlf) this.#emit("line", segment);
       else if (segment.length > 0) this.#emit("progress", segment);
-      if (isReturn && end === data.length - 1 && segment.length > 0) this.#carriageReturned = decode(segment);
+      if (endsWithReturn && end === data.length - 1 && segment.length > 0) this.#overwrittenLine = decode(segment);
       start = end + (crlf ? 2 : 1);
       if (newline >= 0 && newline < start) newline = data.indexOf(NEWLINE, start);
-      if (back >= 0 && back < start) back = data.indexOf(CARRIAGE_RETURN, start);
+      if (carriageReturn >= 0 && carriageReturn < start) carriageReturn = data.indexOf(CARRIAGE_RETURN, start);
     }
-    let rest = data.subarray(start);
-    while (rest.length > this.#maxBytes) rest = this.#emitPrefix(rest);
-    return rest;
+    let remainder = data.subarray(start);
+    while (remainder.length > this.#maxBytes) remainder = this.#emitPrefix(remainder);
+    return remainder;
   }
 
   #emit(kind: "line" | "progress", segment: Buffer): void {
-    let rest = segment;
-    while (rest.length > this.#maxBytes) rest = this.#emitPrefix(rest);
-    this.#onLine(kind, decode(rest));
+    let remainder = segment;
+    while (remainder.length > this.#maxBytes) remainder = this.#emitPrefix(remainder);
+    this.#onLine(kind, decode(remainder));
   }
 
   /** Delivers the longest piece that ends between two characters; returns what follows it. */
   #emitPrefix(data: Buffer): Buffer {
-    let cut = this.#maxBytes;
-    while (cut > this.#maxBytes - 4 && ((data[cut] ?? 0) & 0xc0) === 0x80) cut--;
-    this.#onLine("part", decode(data.subarray(0, cut)));
-    return data.subarray(cut);
+    let cutOffset = this.#maxBytes;
+    while (cutOffset > this.#maxBytes - 4 && ((data[cutOffset] ?? 0) & 0xc0) === 0x80) cutOffset--;
+    this.#onLine("part", decode(data.subarray(0, cutOffset)));
+    return data.subarray(cutOffset);
   }
 }
 

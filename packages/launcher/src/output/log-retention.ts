@@ -49,12 +49,12 @@ export function removeExpiredLogs(directory: string, retention: RetentionLimits 
 
 /** Removes this user's temporary logs of jobs that ended a week ago, and the oldest beyond 1 GB. Never throws. */
 export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: RetentionLimits = {}): void {
-  let left = bytes;
+  let remainingBytes = bytes;
   for (const directory of logDirectoriesByAge()) {
     const age = now - directory.changedAt;
     if (!directory.hasEnded && age < ABANDONED_AFTER_MS) continue;
-    left -= directory.bytes;
-    if (age < RETENTION_MS && left >= 0) continue;
+    remainingBytes -= directory.bytes;
+    if (age < RETENTION_MS && remainingBytes >= 0) continue;
     ignoreErrors(() => rmSync(directory.path, { recursive: true, force: true }));
   }
 }
@@ -100,41 +100,47 @@ function listLogFiles(dir: string): readonly LogFile[] {
   });
 }
 
-/** Cuts the longest files of a directory to their ends, until all of it has at most `most` bytes. */
-function truncateLogs(dir: string, most: number): void {
+/** Cuts the longest files of a directory to their ends, until all of it has at most `maxBytes` bytes. */
+function truncateLogs(dir: string, maxBytes: number): void {
   const files = listLogFiles(dir).toSorted((a, b) => a.bytes - b.bytes);
-  let left = most;
+  let remainingBytes = maxBytes;
   for (const [i, { path, bytes }] of files.entries()) {
-    const share = Math.floor(left / (files.length - i));
-    if (bytes > share) truncateToTail(path, bytes, share);
-    left -= Math.min(bytes, share);
+    const fileLimit = Math.floor(remainingBytes / (files.length - i));
+    if (bytes > fileLimit) truncateToTail(path, bytes, fileLimit);
+    remainingBytes -= Math.min(bytes, fileLimit);
   }
 }
 
 /** Copies the end of a file to its beginning: there may be no room for a second one. */
-function truncateToTail(path: string, size: number, most: number): void {
+function truncateToTail(path: string, size: number, maxBytes: number): void {
   const fd = openSync(path, "r+");
   try {
-    const note = Buffer.from(`[the first ${size - most} bytes were removed: logs are limited to 1 GB]\n`);
-    const head = most > note.length ? note : Buffer.alloc(0);
+    const notice = Buffer.from(`[the first ${size - maxBytes} bytes were removed: logs are limited to 1 GB]\n`);
+    const header = maxBytes > notice.length ? notice : Buffer.alloc(0);
     const buffer = Buffer.alloc(1 << 20);
-    const end = most - head.length;
-    for (let done = 0; done < end; ) {
-      const count = readSync(fd, buffer, 0, Math.min(buffer.length, end - done), size - end + done);
+    const tailBytes = maxBytes - header.length;
+    for (let copiedBytes = 0; copiedBytes < tailBytes; ) {
+      const count = readSync(
+        fd,
+        buffer,
+        0,
+        Math.min(buffer.length, tailBytes - copiedBytes),
+        size - tailBytes + copiedBytes,
+      );
       if (count === 0) break;
-      writeSync(fd, buffer, 0, count, head.length + done);
-      done += count;
+      writeSync(fd, buffer, 0, count, header.length + copiedBytes);
+      copiedBytes += count;
     }
-    writeSync(fd, head, 0, head.length, 0);
-    ftruncateSync(fd, most);
+    writeSync(fd, header, 0, header.length, 0);
+    ftruncateSync(fd, maxBytes);
   } finally {
     closeSync(fd);
   }
 }
 
-function ignoreErrors<T>(work: () => T): T | undefined {
+function ignoreErrors<T>(operation: () => T): T | undefined {
   try {
-    return work();
+    return operation();
   } catch {
     return undefined;
   }

@@ -35,7 +35,7 @@ export class RankLog {
     const fd = this.#files.get(stream);
     if (fd === undefined) return;
     try {
-      for (let done = 0; done < chunk.length; ) done += writeSync(fd, chunk, done);
+      for (let writtenBytes = 0; writtenBytes < chunk.length; ) writtenBytes += writeSync(fd, chunk, writtenBytes);
     } catch {
       this.#close(stream);
     }
@@ -70,11 +70,11 @@ export class RankLog {
  * ```
  */
 export function createDirectory(path: string): void {
-  const fault = mismatch(argument.string, path);
-  if (fault !== undefined) throw new UsageError(`createDirectory: path: ${fault}`);
+  const pathError = mismatch(argument.string, path);
+  if (pathError !== undefined) throw new UsageError(`createDirectory: path: ${pathError}`);
   if (statSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return;
-  const above = dirname(path);
-  if (above !== path) createDirectory(above);
+  const parentDirectory = dirname(path);
+  if (parentDirectory !== path) createDirectory(parentDirectory);
   try {
     mkdirSync(path);
   } catch (error) {

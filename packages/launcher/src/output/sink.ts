@@ -18,20 +18,20 @@ function setBlocking(stream: Writable, blocking: boolean): void {
 export class OutputSink {
   readonly #stream: Writable;
   readonly #maxUnread: number;
-  #closed = false;
+  #isClosed = false;
   #droppedLines = 0;
 
-  constructor(stream: Writable, mostUnread: number = MAX_UNREAD_BYTES) {
+  constructor(stream: Writable, maxUnread: number = MAX_UNREAD_BYTES) {
     this.#stream = stream;
-    this.#maxUnread = mostUnread;
+    this.#maxUnread = maxUnread;
     setBlocking(stream, false);
     stream.on("error", () => {
-      this.#closed = true;
+      this.#isClosed = true;
     });
   }
 
   write(text: string): void {
-    if (this.#closed) return;
+    if (this.#isClosed) return;
     if (this.#stream.writableLength > this.#maxUnread) {
       this.#droppedLines++;
       return;
@@ -48,7 +48,7 @@ export class OutputSink {
   /** Resolves when everything has been handed to the system, or the reader is gone. The last thing to call. */
   async flush(): Promise<void> {
     await new Promise<void>((resolve) => {
-      if (this.#closed) return resolve();
+      if (this.#isClosed) return resolve();
       this.#stream.once("error", () => resolve());
       this.#stream.write("", () => resolve());
     });

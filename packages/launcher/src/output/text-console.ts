@@ -26,12 +26,12 @@ export class TextConsole {
   readonly #stdout: OutputSink;
   readonly #stderr: OutputSink;
   readonly #style: TextStyle;
-  readonly #uncaught = new Map<number, LineEvent[]>();
+  readonly #uncaughtLines = new Map<number, LineEvent[]>();
   /** Whose error was reported last: lines of other hosts may come behind the report. */
   #lastReport = "";
   readonly #prefixes = new Map<string, string>();
   /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
-  #progress = "";
+  #progressLine = "";
 
   constructor(out: OutputSink, err: OutputSink, style: TextStyle) {
     this.#stdout = out;
@@ -41,23 +41,23 @@ export class TextConsole {
 
   /** Takes one event of the job. */
   writeEvent(event: LaunchEvent): void {
-    if (event.type === "line") return this.#line(event);
+    if (event.type === "line") return this.#handleLine(event);
     if (event.type === "failure") {
       const { error, rank, attempt } = event.failure;
       this.#flushUncaught(error === undefined ? undefined : rank);
       if (error !== undefined) this.#lastReport = `${rank} ${attempt}`;
     }
-    if (event.type === "node-lost") this.#report(lostNodeText(event.lost));
+    if (event.type === "node-lost") this.#printReport(lostNodeText(event.lost));
     if (event.type === "end") this.#flushUncaught(undefined);
-    const words = formatEvent(event);
-    if (words !== undefined) this.#print(this.#stderr, `mosaic-run: ${words}\n`);
+    const message = formatEvent(event);
+    if (message !== undefined) this.#print(this.#stderr, `mosaic-run: ${message}\n`);
     if (event.type === "failure" && event.remote !== true) {
       const { rank, nodeRank = 0 } = event.failure;
-      this.#report(failureText(event.failure, nodeRank === 0 && this.#style.shownRanks.has(rank)));
+      this.#printReport(failureText(event.failure, nodeRank === 0 && this.#style.shownRanks.has(rank)));
     }
   }
 
-  #line(event: LineEvent): void {
+  #handleLine(event: LineEvent): void {
     if (!this.#style.shownRanks.has(event.rank)) return;
     if (event.uncaught === true) return this.#bufferUncaught(event);
     this.#writeLine(event);
@@ -66,57 +66,58 @@ export class TextConsole {
   /** Node's print waits until it is known whose error the report has: that one is shown once. */
   #bufferUncaught(event: LineEvent): void {
     if (this.#lastReport === `${event.rank} ${event.attempt}`) return;
-    const lines = this.#uncaught.get(event.rank) ?? [];
-    this.#uncaught.set(event.rank, lines);
+    const lines = this.#uncaughtLines.get(event.rank) ?? [];
+    this.#uncaughtLines.set(event.rank, lines);
     if (lines.length < MAX_UNCAUGHT_LINES) lines.push({ ...event, text: event.text.slice(0, MAX_UNCAUGHT_LENGTH) });
     else if (lines.length === MAX_UNCAUGHT_LINES)
       lines.push({ ...event, text: "… (see the rank's log for the full output)" });
   }
 
-  #flushUncaught(reported: number | undefined): void {
-    for (const [rank, lines] of this.#uncaught) if (rank !== reported) for (const line of lines) this.#writeLine(line);
-    this.#uncaught.clear();
+  #flushUncaught(reportedRank: number | undefined): void {
+    for (const [rank, lines] of this.#uncaughtLines)
+      if (rank !== reportedRank) for (const line of lines) this.#writeLine(line);
+    this.#uncaughtLines.clear();
   }
 
   #writeLine(event: LineEvent): void {
-    const prefix = this.#prefix(event);
+    const prefix = this.#coloredPrefix(event);
     if (event.kind !== "progress") {
       if (event.rank === 0) this.#erase();
       this.#print(event.stream === "stdout" ? this.#stdout : this.#stderr, `${prefix}${event.text}\n`);
     } else if (event.rank === 0 && this.#style.columns !== undefined) {
       this.#erase();
-      const room = this.#style.columns - this.#formatPrefix(event).length - 1;
-      this.#progress = `${prefix}${event.text.slice(0, Math.max(0, room))}`;
-      this.#stdout.write(this.#progress);
+      const textWidth = this.#style.columns - this.#formatPrefix(event).length - 1;
+      this.#progressLine = `${prefix}${event.text.slice(0, Math.max(0, textWidth))}`;
+      this.#stdout.write(this.#progressLine);
     }
   }
 
   #print(sink: OutputSink, text: string): void {
-    const progress = this.#progress;
+    const progress = this.#progressLine;
     this.#erase();
     sink.write(text);
-    this.#progress = progress;
+    this.#progressLine = progress;
     if (progress !== "") this.#stdout.write(progress);
   }
 
   #erase(): void {
-    if (this.#progress !== "") this.#stdout.write(CLEAR_LINE);
-    this.#progress = "";
+    if (this.#progressLine !== "") this.#stdout.write(CLEAR_LINE);
+    this.#progressLine = "";
   }
 
-  #report(lines: readonly string[]): void {
+  #printReport(lines: readonly string[]): void {
     this.#erase();
-    const [headline = "", ...rest] = lines;
-    this.#stderr.write(`${[this.#colorize(31, headline), ...rest].join("\n")}\n`);
+    const [headline = "", ...details] = lines;
+    this.#stderr.write(`${[this.#colorize(31, headline), ...details].join("\n")}\n`);
   }
 
-  #prefix(event: LineEvent): string {
+  #coloredPrefix(event: LineEvent): string {
     const key = `${event.rank} ${event.attempt} ${event.stream}`;
     const cached = this.#prefixes.get(key);
     if (cached !== undefined) return cached;
-    const painted = this.#colorize(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#formatPrefix(event));
-    this.#prefixes.set(key, painted);
-    return painted;
+    const coloredPrefix = this.#colorize(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#formatPrefix(event));
+    this.#prefixes.set(key, coloredPrefix);
+    return coloredPrefix;
   }
 
   #formatPrefix({ rank, node, attempt, stream }: LineEvent): string {

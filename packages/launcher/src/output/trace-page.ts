@@ -25,7 +25,7 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
     const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
     if (tail === undefined) throw new Error("viewer.html has no placeholder for trace data");
     const page = join(traceDir, assignment.runId, "index.html");
-    await writeParts(`${page}.${process.pid}.partial`, partsOf(directory, { names, head, tail }));
+    await writeParts(`${page}.${process.pid}.partial`, generateParts(directory, { names, head, tail }));
     await rename(`${page}.${process.pid}.partial`, page);
     return { type: "trace", directory, ranks: names.length, page };
   } catch (error) {
@@ -39,7 +39,7 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
 }
 
 /** One trace in memory at a time: a thousand ranks have hundreds of megabytes. */
-async function* partsOf(
+async function* generateParts(
   directory: string,
   { names, head, tail }: { readonly names: readonly string[]; readonly head: string; readonly tail: string },
 ): AsyncGenerator<string, void, undefined> {
@@ -54,13 +54,13 @@ async function* partsOf(
 
 async function writeParts(path: string, parts: AsyncIterable<string>): Promise<void> {
   const stream: WriteStream = createWriteStream(path);
-  const closed = new Promise<void>((done, fail) => {
+  const closeEvent = new Promise<void>((done, fail) => {
     stream.once("close", done);
     stream.once("error", fail);
   });
   for await (const part of parts) {
-    if (!stream.write(part)) await Promise.race([closed, once(stream, "drain")]);
+    if (!stream.write(part)) await Promise.race([closeEvent, once(stream, "drain")]);
   }
   stream.end();
-  await closed;
+  await closeEvent;
 }

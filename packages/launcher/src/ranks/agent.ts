@@ -40,7 +40,7 @@ export class NodeAgent implements Agent {
   readonly #orphanGuard: OrphanGuard;
   readonly #emit: EventListener;
   readonly #onFailing: (rank: number) => void;
-  readonly #wrap: (command: Command) => Command;
+  readonly #wrapCommand: (command: Command) => Command;
   readonly #signalProbe: SignalProbe | undefined;
   #ranks: readonly Rank[] = [];
   /** Those whose process or whose group may still be there. */
@@ -55,7 +55,7 @@ export class NodeAgent implements Agent {
     this.#orphanGuard = orphanGuard;
     this.#emit = emit;
     this.#onFailing = onFailing;
-    this.#wrap = wrapCommand;
+    this.#wrapCommand = wrapCommand;
   }
 
   /** Resolves when every rank of the attempt, and everything it started, is gone. */
@@ -65,7 +65,7 @@ export class NodeAgent implements Agent {
     this.#ranks = ranks;
     let spawnError: unknown;
     try {
-      for (let local = 0; local < this.#plan.nproc; local++) ranks.push(this.#spawn(assignment, local));
+      for (let localRank = 0; localRank < this.#plan.nproc; localRank++) ranks.push(this.#spawn(assignment, localRank));
     } catch (error) {
       // The system refuses the command itself (an environment too large, for example): no rank may run without the others.
       spawnError = error;
@@ -91,54 +91,57 @@ export class NodeAgent implements Agent {
   }
 
   /**
-   * Signals every rank to end, and kills what is left after `graceMs`. A second call changes nothing. `isReceived`: because the
+   * Signals every rank to end, and kills what is left after `graceMs`. A second call changes nothing. `isForwardedSignal`: because the
    * launcher was signalled to end.
    */
-  stop(reason: string, signal: NodeJS.Signals, graceMs: number, isReceived = false): void {
-    const running = this.#ranks.filter((rank) => rank.running);
-    if (this.#deadline !== undefined || running.length === 0) return;
+  stop(reason: string, signal: NodeJS.Signals, graceMs: number, isForwardedSignal = false): void {
+    const runningRanks = this.#ranks.filter((rank) => rank.isRunning);
+    if (this.#deadline !== undefined || runningRanks.length === 0) return;
     this.#deadline = setTimeout(() => this.kill(`still running after ${graceMs / 1000} s`), graceMs);
-    for (const rank of running) rank.markStopped();
-    if (isReceived) this.#deliver(running, signal);
-    else for (const rank of running) rank.signal(signal);
-    const ranks = running.map(({ rank }) => rank);
+    for (const rank of runningRanks) rank.markStopped();
+    if (isForwardedSignal) this.#deliver(runningRanks, signal);
+    else for (const rank of runningRanks) rank.signal(signal);
+    const ranks = runningRanks.map(({ rank }) => rank);
     this.#emit({ type: "stop", attempt: this.#attempt, reason, signal, ranks, graceMs });
   }
 
   /** Ends every rank and its children now. */
   kill(reason: string): void {
-    const ranks = this.#ranks.filter((rank) => rank.running).map(({ rank }) => rank);
+    const ranks = this.#ranks.filter((rank) => rank.isRunning).map(({ rank }) => rank);
     for (const rank of this.#runningRanks) rank.kill();
     if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, reason, ranks });
   }
 
   /** Not to ranks that the scheduler has signalled itself. */
   #deliver(ranks: readonly Rank[], signal: NodeJS.Signals): void {
-    const pass = (): void => ranks.forEach((rank) => rank.signal(signal));
-    if (this.#signalProbe === undefined) pass();
-    else void this.#signalProbe.received(signal).then((isDirect) => (isDirect ? undefined : pass()));
+    const sendToRanks = (): void => ranks.forEach((rank) => rank.signal(signal));
+    if (this.#signalProbe === undefined) sendToRanks();
+    else
+      void this.#signalProbe
+        .isSentToStep(signal)
+        .then((areRanksSignalled) => (areRanksSignalled ? undefined : sendToRanks()));
   }
 
-  #spawn(assignment: Assignment, local: number): Rank {
+  #spawn(assignment: Assignment, localRank: number): Rank {
     const plan = this.#plan;
-    const rank = assignment.firstRank + local;
+    const rank = assignment.firstRank + localRank;
     const { attempt } = assignment;
     const log = openLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
-    const env = rankEnvironment(plan, rankVariables(plan, assignment, local, log.errorFile));
-    const command = this.#wrap(plan.command);
-    const onExit = (one: Rank): void => {
-      if (!one.failed) return;
-      this.#onFailing(one.rank);
-      this.stop(`rank ${one.rank} failed`, "SIGTERM", plan.failureGraceMs);
+    const env = rankEnvironment(plan, rankVariables(plan, assignment, localRank, log.errorFile));
+    const command = this.#wrapCommand(plan.command);
+    const onExit = (exitedRank: Rank): void => {
+      if (!exitedRank.hasFailed) return;
+      this.#onFailing(exitedRank.rank);
+      this.stop(`rank ${exitedRank.rank} failed`, "SIGTERM", plan.failureGraceMs);
     };
-    const started = new Rank({
-      ...{ rank, local, attempt, command, env, log, onExit },
+    const startedRank = new Rank({
+      ...{ rank, local: localRank, attempt, command, env, log, onExit },
       ...{ runId: assignment.runId, cwd: plan.cwd, emit: this.#emit },
     });
-    this.#runningRanks.add(started);
-    if (started.pid > 0) this.#orphanGuard.addGroup(started.pid);
-    this.#emit({ type: "spawn", rank, pid: started.pid, attempt });
-    return started;
+    this.#runningRanks.add(startedRank);
+    if (startedRank.pid > 0) this.#orphanGuard.addGroup(startedRank.pid);
+    this.#emit({ type: "spawn", rank, pid: startedRank.pid, attempt });
+    return startedRank;
   }
 
   async #finish(rank: Rank): Promise<void> {
@@ -149,13 +152,13 @@ export class NodeAgent implements Agent {
 
   /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
   async #killOrphans(): Promise<void> {
-    const reported = new Set<number>();
-    for (const start = Date.now(); Date.now() - start < ORPHAN_TIMEOUT_MS; await delay(5)) {
+    const reportedPids = new Set<number>();
+    for (const startTime = Date.now(); Date.now() - startTime < ORPHAN_TIMEOUT_MS; await delay(5)) {
       const pids = jobProcesses(this.#plan.runId);
       for (const pid of pids) sendSignal(pid, "SIGKILL");
-      const fresh = pids.filter((pid) => !reported.has(pid));
-      for (const pid of fresh) reported.add(pid);
-      if (fresh.length > 0) this.#emit({ type: "orphans", attempt: this.#attempt, pids: fresh });
+      const newPids = pids.filter((pid) => !reportedPids.has(pid));
+      for (const pid of newPids) reportedPids.add(pid);
+      if (newPids.length > 0) this.#emit({ type: "orphans", attempt: this.#attempt, pids: newPids });
       if (pids.length === 0) return;
     }
   }
@@ -183,9 +186,9 @@ function isTooManyOpenFiles(error: unknown): boolean {
  */
 export async function parentDeathSignal(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;
-  const arm = ["--pdeathsig", "KILL", "--"];
-  if (setpriv === undefined || !(await exitsWithZero(setpriv, [...arm, "true"]))) return (command) => command;
-  return ({ program, args }) => ({ program: setpriv, args: [...arm, program, ...args] });
+  const setprivArgs = ["--pdeathsig", "KILL", "--"];
+  if (setpriv === undefined || !(await exitsWithZero(setpriv, [...setprivArgs, "true"]))) return (command) => command;
+  return ({ program, args }) => ({ program: setpriv, args: [...setprivArgs, program, ...args] });
 }
 
 async function exitsWithZero(program: string, args: readonly string[]): Promise<boolean> {

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { LAUNCHER_ID } from "../environment.ts";
+import { LAUNCHER_ID_VARIABLE } from "../environment.ts";
 
 /**
  * Outlives the launcher by a moment. When its standard input ends, which is the launcher's death however it came, it
@@ -19,7 +19,7 @@ done
 [ -n "$groups" ] && kill -s KILL -- $groups
 [ -d /proc/self ] && for pause in 0 0.1 0 0 0; do
   sleep $pause
-  found=$(grep -Fls -- "${LAUNCHER_ID}=$id" /proc/[0-9]*/environ)
+  found=$(grep -Fls -- "${LAUNCHER_ID_VARIABLE}=$id" /proc/[0-9]*/environ)
   for file in $found; do pid=\${file#/proc/}; kill -9 "\${pid%/environ}"; done
 done
 [ -n "$dir" ] && rm -rf -- "$dir"
@@ -60,10 +60,10 @@ export class OrphanGuard {
   /** Ends the guard itself, when there is nothing left to guard. */
   async close(): Promise<void> {
     if (this.#process.pid === undefined || this.#process.exitCode !== null || this.#process.signalCode !== null) return;
-    const gone = once(this.#process, "exit");
+    const exitEvent = once(this.#process, "exit");
     this.#process.ref();
     this.#process.kill("SIGKILL");
-    await gone;
+    await exitEvent;
   }
 
   #sendGroups(): void {

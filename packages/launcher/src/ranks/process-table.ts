@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { LAUNCHER_ID } from "../environment.ts";
+import { LAUNCHER_ID_VARIABLE } from "../environment.ts";
 
 /** A living process, as /proc shows it. */
 interface LiveProcess {
@@ -14,10 +14,10 @@ interface LiveProcess {
  * own; process groups and the ranks' own watch remain there.
  */
 export function jobProcesses(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
-  const mark = Buffer.from(`${LAUNCHER_ID}=${launcherId}\0`);
+  const environmentEntry = Buffer.from(`${LAUNCHER_ID_VARIABLE}=${launcherId}\0`);
   return liveProcesses()
     .filter(({ pid }) => pid !== process.pid)
-    .filter(({ pid, group }) => groups.has(group) || environmentContains(pid, mark))
+    .filter(({ pid, group }) => groups.has(group) || environmentContains(pid, environmentEntry))
     .map(({ pid }) => pid);
 }
 
@@ -67,10 +67,10 @@ export function processEnvironments(): readonly Readonly<Record<string, string>>
   });
 }
 
-function environmentContains(pid: number, mark: Buffer): boolean {
+function environmentContains(pid: number, environmentEntry: Buffer): boolean {
   try {
     const environment = readFileSync(`/proc/${pid}/environ`);
-    const at = environment.indexOf(mark);
+    const at = environment.indexOf(environmentEntry);
     return at === 0 || (at > 0 && environment[at - 1] === 0);
   } catch {
     return false;

@@ -11,7 +11,7 @@ import { EXIT_CANNOT_EXECUTE } from "../report/hints.ts";
 import { sendSignal } from "./process-table.ts";
 
 /** What one rank needs to start. */
-export interface RankStart {
+export interface RankOptions {
   readonly rank: number;
   readonly local: number;
   readonly attempt: number;
@@ -26,7 +26,7 @@ export interface RankStart {
 }
 
 /** How many of its last stderr lines a report shows when the rank threw nothing. */
-const TAIL_LINES = 30;
+const MAX_TAIL_LINES = 30;
 /** After a rank's exit, output that is held open but silent for this long is held by a process it left behind. */
 const DRAIN_IDLE_MS = 200;
 /** Processes that it left behind may write output for at most this long. */
@@ -40,58 +40,58 @@ export class Rank {
   readonly pid: number;
   /** Resolves when the process is gone, its output is read to the end, and its group is empty. */
   readonly completed: Promise<void>;
-  readonly #start: RankStart;
+  readonly #options: RankOptions;
   readonly #child: ChildProcess;
   readonly #startedAt = Date.now();
   readonly #stderrTail: string[] = [];
   /** The first lines of Node's print of what it threw. */
-  readonly #uncaught: string[] = [];
+  readonly #uncaughtLines: string[] = [];
   #exit: { code: number | null; signal: NodeJS.Signals | null; at: number } | undefined;
   #stoppedAt: number | undefined;
   #isKilled = false;
 
   /** Starts the process. */
-  constructor(start: RankStart) {
-    this.#start = start;
-    this.rank = start.rank;
-    this.local = start.local;
-    const { program, args } = start.command;
+  constructor(options: RankOptions) {
+    this.#options = options;
+    this.rank = options.rank;
+    this.local = options.local;
+    const { program, args } = options.command;
     // detached: a group and session of its own, so that a terminal's Ctrl-C reaches the launcher alone, and one signal
     // ends the rank with its children. fd 3 is the parent pipe of preload.ts.
     this.#child = spawn(program, args, {
-      cwd: start.cwd,
-      env: { ...start.env, MOSAIC_PARENT_PIPE_FD: "3" },
+      cwd: options.cwd,
+      env: { ...options.env, MOSAIC_PARENT_PIPE_FD: "3" },
       detached: true,
       stdio: ["ignore", "pipe", "pipe", "pipe"],
     });
     this.pid = this.#child.pid ?? 0;
     this.#parentPipe?.on("error", () => {});
-    const closed = Promise.all([this.#read("stdout"), this.#read("stderr")]);
-    this.completed = this.#waitForExit().then(() => this.#drainOutput(closed));
+    const outputClosed = Promise.all([this.#readStream("stdout"), this.#readStream("stderr")]);
+    this.completed = this.#waitForExit().then(() => this.#drainOutput(outputClosed));
   }
 
-  get running(): boolean {
+  get isRunning(): boolean {
     return this.#exit === undefined;
   }
 
   /** Whether it ended of its own accord with anything but 0. */
-  get failed(): boolean {
+  get hasFailed(): boolean {
     return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code !== 0;
   }
 
   /** Signals the rank alone: its children are its own to end. */
   signal(signal: NodeJS.Signals): void {
-    if (this.running && this.pid > 0) sendSignal(this.pid, signal);
+    if (this.isRunning && this.pid > 0) sendSignal(this.pid, signal);
   }
 
   /** Records that it is signalled to end. */
   markStopped(): void {
-    if (this.running) this.#stoppedAt ??= Date.now();
+    if (this.isRunning) this.#stoppedAt ??= Date.now();
   }
 
   /** Ends the rank and all that shares its group. */
   kill(): void {
-    if (this.running) {
+    if (this.isRunning) {
       this.#stoppedAt ??= Date.now();
       this.#isKilled = true;
     }
@@ -102,29 +102,31 @@ export class Rank {
   record(): RankRecord {
     const { code = null, signal = null, at = Date.now() } = this.#exit ?? {};
     const { rank, local, pid } = this;
-    const log = this.#start.log.path("stderr");
+    const log = this.#options.log.path("stderr");
     return {
       ...{ rank, local, pid, code, signal, log },
       startedAt: this.#startedAt,
       exitedAt: at,
       stoppedAt: this.#stoppedAt,
       isKilled: this.#isKilled,
-      thrown: readErrorRecord(this.#start.log.errorFile),
+      thrown: readErrorRecord(this.#options.log.errorFile),
       stderrTail: this.#stderrTail,
-      uncaught: this.#uncaught,
+      uncaught: this.#uncaughtLines,
     };
   }
 
   /** Readers are attached in the tick of the spawn: Node discards unread output when a child exits. */
-  #read(name: StreamName): Promise<void> {
-    const { rank, attempt, log, emit, runId } = this.#start;
-    let isUncaught = false;
+  #readStream(name: StreamName): Promise<void> {
+    const { rank, attempt, log, emit, runId } = this.#options;
+    let isUncaughtPrint = false;
     const lines = new LineSplitter((kind, text) => {
-      if (name === "stderr" && kind === "line" && this.#stderrTail.push(text) > TAIL_LINES) this.#stderrTail.shift();
-      if (isUncaught && kind === "line" && this.#uncaught.length < TAIL_LINES) this.#uncaught.push(text);
-      emit({ type: "line", rank, attempt, stream: name, kind, text, ...(isUncaught ? { uncaught: true } : {}) });
+      if (name === "stderr" && kind === "line" && this.#stderrTail.push(text) > MAX_TAIL_LINES)
+        this.#stderrTail.shift();
+      if (isUncaughtPrint && kind === "line" && this.#uncaughtLines.length < MAX_TAIL_LINES)
+        this.#uncaughtLines.push(text);
+      emit({ type: "line", rank, attempt, stream: name, kind, text, ...(isUncaughtPrint ? { uncaught: true } : {}) });
     });
-    const take = (bytes: Buffer): void => {
+    const writeOutput = (bytes: Buffer): void => {
       if (bytes.length === 0) return;
       log.write(name, bytes);
       lines.push(bytes);
@@ -134,17 +136,17 @@ export class Rank {
     return new Promise((resolve) => {
       if (!stream) return resolve();
       stream.on("data", (chunk: Buffer) => {
-        const { before, uncaught } = filter.push(chunk);
-        take(before);
+        const { precedingBytes, uncaught } = filter.push(chunk);
+        writeOutput(precedingBytes);
         if (uncaught === undefined) return;
         // Before Node's print, a line without end is one.
-        if (!isUncaught) lines.end();
-        isUncaught = true;
-        take(uncaught);
+        if (!isUncaughtPrint) lines.end();
+        isUncaughtPrint = true;
+        writeOutput(uncaught);
       });
       stream.on("error", () => {});
       stream.on("close", () => {
-        take(filter.end());
+        writeOutput(filter.end());
         lines.end();
         resolve();
       });
@@ -153,38 +155,38 @@ export class Rank {
 
   #waitForExit(): Promise<void> {
     return new Promise((resolve) => {
-      const settle = (code: number | null, signal: NodeJS.Signals | null): void => {
+      const recordExit = (code: number | null, signal: NodeJS.Signals | null): void => {
         if (this.#exit !== undefined) return;
         this.#exit = { code, signal, at: Date.now() };
         const { rank, pid } = this;
         const afterMs = this.#exit.at - this.#startedAt;
-        this.#start.emit({ type: "exit", attempt: this.#start.attempt, rank, pid, code, signal, afterMs });
-        this.#start.onExit(this);
+        this.#options.emit({ type: "exit", attempt: this.#options.attempt, rank, pid, code, signal, afterMs });
+        this.#options.onExit(this);
         resolve();
       };
-      this.#child.on("exit", settle);
+      this.#child.on("exit", recordExit);
       this.#child.on("error", (error) => {
         if (this.#child.pid !== undefined) return;
         // The system answers ENOENT for a missing directory, too, and Node names the program for it.
-        const { cwd, command } = this.#start;
-        const missing = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
-        this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missing}`);
-        settle(EXIT_CANNOT_EXECUTE, null);
+        const { cwd, command } = this.#options;
+        const missingDirectoryText = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
+        this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missingDirectoryText}`);
+        recordExit(EXIT_CANNOT_EXECUTE, null);
       });
     });
   }
 
   /** Reads what the rank still had to report, then ends whatever it left in its group. */
-  async #drainOutput(closed: Promise<unknown>): Promise<void> {
-    const finished = closed.then(() => true);
+  async #drainOutput(outputClosed: Promise<unknown>): Promise<void> {
+    const finished = outputClosed.then(() => true);
     if (!(await this.#waitUntilIdle(finished))) {
       this.kill();
       if (!(await this.#waitUntilIdle(finished))) for (const stream of this.#outputs()) stream.destroy();
-      await closed;
+      await outputClosed;
     }
     this.kill();
     this.#parentPipe?.destroy();
-    this.#start.log.close();
+    this.#options.log.close();
   }
 
   /** True when `finished` comes, false when nothing more has come for a while. */
@@ -192,16 +194,16 @@ export class Rank {
     const outputs = this.#outputs();
     let onData = (): void => {};
     const timers: NodeJS.Timeout[] = [];
-    const silent = new Promise<boolean>((resolve) => {
-      const quiet = setTimeout(() => resolve(false), DRAIN_IDLE_MS);
+    const idleTimeout = new Promise<boolean>((resolve) => {
+      const idleTimer = setTimeout(() => resolve(false), DRAIN_IDLE_MS);
       timers.push(
-        quiet,
+        idleTimer,
         setTimeout(() => resolve(false), MAX_DRAIN_MS),
       );
-      onData = () => quiet.refresh();
+      onData = () => idleTimer.refresh();
     });
     for (const stream of outputs) stream.on("data", onData);
-    const result = await Promise.race([finished, silent]);
+    const result = await Promise.race([finished, idleTimeout]);
     for (const timer of timers) clearTimeout(timer);
     for (const stream of outputs) stream.off("data", onData);
     return result;

@@ -2,9 +2,9 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { isSlurmStep } from "../options/sources.ts";
 
 /** A scheduler signals all processes of a step within this time. */
-const WINDOW_MS = 100;
+const SIGNAL_WAIT_MS = 100;
 /** What came so long ago is another signal. */
-const RECENT_MS = 1000;
+const MAX_SIGNAL_AGE_MS = 1000;
 
 /**
  * SLURM's `scancel` signals, where it tracks processes by cgroups or by their parents, the launcher and each of its descendants, in any order,
@@ -19,7 +19,7 @@ export class SignalProbe implements Disposable {
   #isClosed = false;
 
   private constructor() {
-    this.#start();
+    this.#spawnProbe();
   }
 
   /** Undefined where no scheduler signals ranks. */
@@ -28,15 +28,16 @@ export class SignalProbe implements Disposable {
   }
 
   /** Whether all processes of the step, and not the launcher alone, receive a signal that this process has just received. */
-  async received(signal: NodeJS.Signals): Promise<boolean> {
-    const isRecent = (): boolean =>
-      performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < RECENT_MS;
-    const deadline = performance.now() + WINDOW_MS;
-    while (!isRecent() && performance.now() < deadline) await this.#next(deadline - performance.now());
-    const isDirect = isRecent();
+  async isSentToStep(signal: NodeJS.Signals): Promise<boolean> {
+    const isRecentlyReceived = (): boolean =>
+      performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < MAX_SIGNAL_AGE_MS;
+    const deadline = performance.now() + SIGNAL_WAIT_MS;
+    while (!isRecentlyReceived() && performance.now() < deadline)
+      await this.#waitForSignal(deadline - performance.now());
+    const isStepSignal = isRecentlyReceived();
     // Once for each signal: the next one may come at once.
     this.#receivedAt.delete(signal);
-    return isDirect;
+    return isStepSignal;
   }
 
   [Symbol.dispose](): void {
@@ -45,7 +46,7 @@ export class SignalProbe implements Disposable {
   }
 
   /** It reads what never comes, and ends with the launcher. */
-  #start(): void {
+  #spawnProbe(): void {
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     const child = spawn("cat", { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
     child.unref();
@@ -55,13 +56,13 @@ export class SignalProbe implements Disposable {
     child.on("exit", (_, signal) => {
       if (this.#isClosed) return;
       if (signal !== null) this.#receivedAt.set(signal, performance.now());
-      for (const wake of this.#waiters.splice(0)) wake();
-      if (signal !== null && signal !== "SIGKILL") this.#start();
+      for (const waiter of this.#waiters.splice(0)) waiter();
+      if (signal !== null && signal !== "SIGKILL") this.#spawnProbe();
     });
     this.#process = child;
   }
 
-  #next(ms: number): Promise<void> {
+  #waitForSignal(ms: number): Promise<void> {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, ms);
       this.#waiters.push(() => {

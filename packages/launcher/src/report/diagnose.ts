@@ -32,14 +32,14 @@ const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 /** Why this rank ended. */
 export function classifyExit(record: RankRecord): ExitVerdict {
   const { code, stoppedAt, thrown } = record;
-  const before = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedBySignal(record);
+  const isOwnFailure = stoppedAt === undefined || failedAt(record) < stoppedAt || crashedBySignal(record);
   if (code === 0) return stoppedAt === undefined ? "ok" : "stopped";
   if (thrown === undefined ? reportsPeerLost(record) : isPeerLost(thrown.error)) return "peer-lost";
-  return before ? "failed" : "stopped";
+  return isOwnFailure ? "failed" : "stopped";
 }
 
 /** The exit code of a rank as a shell would give it: 128 + n for signal n. */
-export function shellCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
+export function shellExitCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
   return signal === null ? (code ?? 1) : 128 + constants.signals[signal];
 }
 
@@ -52,12 +52,12 @@ export function diagnose(
   attempt: { readonly number: number; readonly node: string },
   findHint: (root: RankRecord) => string | undefined,
 ): Failure | undefined {
-  const byTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
+  const recordsByTime = records.toSorted((a, b) => failedAt(a) - failedAt(b));
   const root =
-    byTime.find((record) => classifyExit(record) === "failed") ??
-    byTime.find((record) => classifyExit(record) === "peer-lost");
+    recordsByTime.find((record) => classifyExit(record) === "failed") ??
+    recordsByTime.find((record) => classifyExit(record) === "peer-lost");
   if (root === undefined) return undefined;
-  const others = records.filter((record) => record !== root);
+  const otherRecords = records.filter((record) => record !== root);
   const help = describeEarlyExits(root, records) ?? findHint(root);
   return {
     attempt: attempt.number,
@@ -67,15 +67,15 @@ export function diagnose(
     pid: root.pid,
     afterMs: failedAt(root) - root.startedAt,
     ...effectiveExit(root),
-    exitCode: shellCode(effectiveExit(root)),
+    exitCode: shellExitCode(effectiveExit(root)),
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
     stderrTail:
       root.uncaught.length > 0 || (root.thrown !== undefined && hasUserFrame(root.thrown.error)) ? [] : root.stderrTail,
     ...sourceExcerpt(root),
     ...(help === undefined ? {} : { hint: help }),
     log: root.log,
-    stopped: others.filter((record) => classifyExit(record) === "stopped").map(({ rank }) => rank),
-    secondary: others.flatMap((record) => secondaryFailures(record)),
+    stopped: otherRecords.filter((record) => classifyExit(record) === "stopped").map(({ rank }) => rank),
+    secondary: otherRecords.flatMap((record) => secondaryFailures(record)),
   };
 }
 
@@ -90,8 +90,8 @@ function secondaryFailures(record: RankRecord): readonly { readonly rank: number
 /** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is signalled to end while it still prints that. */
 function effectiveExit(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
   const { code, signal, thrown, stoppedAt } = record;
-  const isCutShort = thrown !== undefined && stoppedAt !== undefined && shellCode(record) > 128;
-  return isCutShort && !crashedBySignal(record) ? { code: 1, signal: null } : { code, signal };
+  const isInterruptedPrint = thrown !== undefined && stoppedAt !== undefined && shellExitCode(record) > 128;
+  return isInterruptedPrint && !crashedBySignal(record) ? { code: 1, signal: null } : { code, signal };
 }
 
 /** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
@@ -101,8 +101,8 @@ const hasUserFrame = ({ stack = "" }: RankError): boolean =>
 /** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
 function sourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
   if (thrown === undefined || hasUserFrame(thrown.error)) return {};
-  const end = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
-  const source = uncaught.slice(0, Math.max(0, end)).filter((line) => line.trim() !== "");
+  const errorLine = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
+  const source = uncaught.slice(0, Math.max(0, errorLine)).filter((line) => line.trim() !== "");
   return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
 }
 
@@ -131,9 +131,9 @@ const reportsPeerLost = ({ stderrTail }: RankRecord): boolean =>
 /** When no rank failed by itself, one exited too early: a rank that exited with 0 is not a cause otherwise. */
 function describeEarlyExits(root: RankRecord, records: readonly RankRecord[]): string | undefined {
   if (classifyExit(root) !== "peer-lost") return undefined;
-  const left = records
-    .filter((one) => classifyExit(one) === "ok" && one.exitedAt <= root.exitedAt)
+  const exitedRanks = records
+    .filter((record) => classifyExit(record) === "ok" && record.exitedAt <= root.exitedAt)
     .map(({ rank }) => rank);
-  if (left.length === 0) return undefined;
-  return `exited with 0 before the other ranks ended: rank${left.length === 1 ? "" : "s"} ${left.join(",")}`;
+  if (exitedRanks.length === 0) return undefined;
+  return `exited with 0 before the other ranks ended: rank${exitedRanks.length === 1 ? "" : "s"} ${exitedRanks.join(",")}`;
 }

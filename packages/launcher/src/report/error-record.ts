@@ -10,7 +10,7 @@ export interface ErrorRecord {
 
 /** Longer chains of causes, and longer lists of errors, are cut: the first links suffice. */
 const MAX_CAUSES = 8;
-const MAX_ERRORS = 16;
+const MAX_AGGREGATE_ERRORS = 16;
 
 /** Describes anything that can be thrown. Never throws itself: a getter that does is left out. */
 export function errorRecord(thrown: unknown): ErrorRecord {
@@ -22,43 +22,43 @@ export function errorRecord(thrown: unknown): ErrorRecord {
  * exception. Undefined for anything else.
  */
 export function parseErrorRecord(text: string): ErrorRecord | undefined {
-  let reported: unknown;
+  let parsed: unknown;
   try {
-    reported = JSON.parse(text);
+    parsed = JSON.parse(text);
   } catch {
     return undefined;
   }
-  if (!isObject(reported)) return undefined;
-  if (isObject(reported.error) && typeof reported.timeMs === "number")
-    return { timeMs: reported.timeMs, error: toRankError(reported.error, MAX_CAUSES) };
-  return torchRecord(reported.message);
+  if (!isObject(parsed)) return undefined;
+  if (isObject(parsed.error) && typeof parsed.timeMs === "number")
+    return { timeMs: parsed.timeMs, error: toRankError(parsed.error, MAX_CAUSES) };
+  return torchRecord(parsed.message);
 }
 
 /** `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or the message alone. */
 function torchRecord(reported: unknown): ErrorRecord | undefined {
   const { message, extraInfo } = isObject(reported) ? reported : { message: reported, extraInfo: undefined };
   if (typeof message !== "string") return undefined;
-  const [, name = "Error", what = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
+  const [, name = "Error", text = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
   const { py_callstack: stack, timestamp } = isObject(extraInfo) ? extraInfo : {};
   const seconds = Number(timestamp ?? Number.NaN);
   // In whole seconds, rounded down: all that is certain is that it was thrown before the next one began.
   const timeMs = Number.isFinite(seconds) ? seconds * 1000 + 999 : Date.now();
-  return { timeMs, error: { name, message: what, ...(typeof stack === "string" ? { stack } : {}) } };
+  return { timeMs, error: { name, message: text, ...(typeof stack === "string" ? { stack } : {}) } };
 }
 
 const isObject = (x: unknown): x is Readonly<Record<string, unknown>> => typeof x === "object" && x !== null;
 
 function toRankError(thrown: unknown, depth: number): RankError {
   if (typeof thrown !== "object" || thrown === null) return { name: "Thrown", message: formatThrown(thrown) };
-  const read = (field: string): unknown => {
+  const readField = (field: string): unknown => {
     try {
       return (thrown as Record<string, unknown>)[field];
     } catch {
       return undefined;
     }
   };
-  const [name, message, stack, code, help] = ["name", "message", "stack", "code", "help"].map(read);
-  const [cause, errors] = ["cause", "errors"].map(read);
+  const [name, message, stack, code, help] = ["name", "message", "stack", "code", "help"].map(readField);
+  const [cause, errors] = ["cause", "errors"].map(readField);
   if (typeof message !== "string" && typeof stack !== "string")
     return { name: "Thrown", message: formatThrown(thrown) };
   return {
@@ -69,7 +69,7 @@ function toRankError(thrown: unknown, depth: number): RankError {
     ...(typeof help === "string" ? { help } : {}),
     ...(cause !== undefined && depth > 0 ? { cause: toRankError(cause, depth - 1) } : {}),
     ...(Array.isArray(errors) && depth > 0
-      ? { errors: errors.slice(0, MAX_ERRORS).map((error) => toRankError(error, depth - 1)) }
+      ? { errors: errors.slice(0, MAX_AGGREGATE_ERRORS).map((error) => toRankError(error, depth - 1)) }
       : {}),
   };
 }

@@ -15,25 +15,28 @@ const MAX_DETAIL_LINES = 80;
 export function failureText(failure: Failure, isOutputShown = false): readonly string[] {
   const { rank, local, pid, afterMs, attempt, error } = failure;
   const node = failure.nodeRank === undefined ? failure.node : `node ${failure.nodeRank}: ${failure.node}`;
-  const what = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
-  const when = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
+  const failureSummary = error === undefined ? formatExit(failure) : truncate(formatHeading(error), failure.log);
+  const failureTime = `${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}`;
   const source = (failure.source ?? []).map((line) => `    │ ${truncate(line, failure.log)}`);
-  const tail = (isOutputShown && pid > 0 ? [] : failure.stderrTail).map(
+  const stderrLines = (isOutputShown && pid > 0 ? [] : failure.stderrTail).map(
     (line) => `    │ ${truncate(line, failure.log)}`,
   );
-  const all =
-    error === undefined ? tail : [...source, ...stackFrames(error), ...formatCauses(error, failure.log), ...tail];
-  const rest = `    … ${all.length - MAX_DETAIL_LINES} more lines in ${displayPath(failure.log)}`;
-  const detail = all.length <= MAX_DETAIL_LINES ? all : [...all.slice(0, MAX_DETAIL_LINES), rest];
+  const detailLines =
+    error === undefined
+      ? stderrLines
+      : [...source, ...stackFrames(error), ...formatCauses(error, failure.log), ...stderrLines];
+  const omittedText = `    … ${detailLines.length - MAX_DETAIL_LINES} more lines in ${displayPath(failure.log)}`;
+  const shownLines =
+    detailLines.length <= MAX_DETAIL_LINES ? detailLines : [...detailLines.slice(0, MAX_DETAIL_LINES), omittedText];
   const code = failure.exitCode;
   return [
-    ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${when}: ${what}`.split("\n"),
-    ...detail,
+    ...`✖ rank ${rank} (${node}, local ${local}, pid ${pid}) failed ${failureTime}: ${failureSummary}`.split("\n"),
+    ...shownLines,
     ...(failure.hint === undefined ? [] : [`  hint: ${failure.hint}`]),
     ...(error?.help === undefined ? [] : [`  causes and remedies: ${truncate(error.help, failure.log)}`]),
     ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
     `  ${[formatExit(failure), ...formatSecondary(failure)].join(" · ")}`,
-    ...(failure.logDir === undefined ? [] : [allLogs(failure.logDir, failure.areLogsTemporary === true)]),
+    ...(failure.logDir === undefined ? [] : [formatLogDir(failure.logDir, failure.areLogsTemporary === true)]),
     `  logs ${displayPath(failure.log)}   exit code ${code}`,
   ];
 }
@@ -43,16 +46,16 @@ export function lostNodeText({ nodeRank, node, reason, afterMs, attempt }: LostN
   return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
 
-const allLogs = (dir: string, expire: boolean): string =>
-  `  log directory of all ranks: ${displayPath(dir)}${expire ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
+const formatLogDir = (dir: string, areTemporary: boolean): string =>
+  `  log directory of all ranks: ${displayPath(dir)}${areTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
 
 const formatExit = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
 function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
   const ranks = stopped.length === 1 ? "1 rank" : `${stopped.length} ranks`;
-  const groups = groupBy(secondary);
+  const groups = groupByReason(secondary);
   const reasons = [...groups].map(
-    ([reason, list]) => `rank${list.length === 1 ? "" : "s"} ${list.join(",")}: ${reason}`,
+    ([reason, reasonRanks]) => `rank${reasonRanks.length === 1 ? "" : "s"} ${reasonRanks.join(",")}: ${reason}`,
   );
   return [
     ...(stopped.length === 0 ? [] : [`${ranks} stopped by launcher`]),
@@ -60,7 +63,7 @@ function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
   ];
 }
 
-function groupBy(secondary: Failure["secondary"]): ReadonlyMap<string, readonly number[]> {
+function groupByReason(secondary: Failure["secondary"]): ReadonlyMap<string, readonly number[]> {
   const groups = new Map<string, number[]>();
   for (const { rank, reason } of secondary) groups.set(reason, [...(groups.get(reason) ?? []), rank]);
   return groups;
@@ -71,32 +74,32 @@ const formatHeading = ({ name, message }: RankError): string => `${name}: ${mess
 /** The beginning of a long text, and where all of it is. */
 function truncate(text: string, log: string): string {
   const lines = text.split("\n", MAX_MESSAGE_LINES).join("\n");
-  const shown = lines.slice(0, MAX_MESSAGE_LENGTH).replace(/[\ud800-\udbff]$/, "");
-  if (shown.length === text.length) return text;
-  return `${shown} … (${text.length - shown.length} more characters in ${displayPath(log)})`;
+  const truncatedText = lines.slice(0, MAX_MESSAGE_LENGTH).replace(/[\ud800-\udbff]$/, "");
+  if (truncatedText.length === text.length) return text;
+  return `${truncatedText} … (${text.length - truncatedText.length} more characters in ${displayPath(log)})`;
 }
 
 /** The frames of a stack, without the lines that repeat name and message. */
 function stackFrames({ stack = "", message }: RankError): readonly string[] {
-  const after = stack.indexOf(message);
+  const messageIndex = stack.indexOf(message);
   return stack
-    .slice(after < 0 ? 0 : after + message.length)
+    .slice(messageIndex < 0 ? 0 : messageIndex + message.length)
     .split("\n")
     .filter((line) => /^\s+at /.test(line))
     .map((line) => `    ${line.trim()}`);
 }
 
 function formatCauses(error: RankError, log: string): readonly string[] {
-  const inner = [...(error.cause === undefined ? [] : [error.cause]), ...(error.errors ?? [])];
-  return inner.flatMap((one) => [
-    ...`  caused by ${truncate(formatHeading(one), log)}`.split("\n"),
-    ...stackFrames(one),
-    ...formatCauses(one, log),
+  const innerErrors = [...(error.cause === undefined ? [] : [error.cause]), ...(error.errors ?? [])];
+  return innerErrors.flatMap((innerError) => [
+    ...`  caused by ${truncate(formatHeading(innerError), log)}`.split("\n"),
+    ...stackFrames(innerError),
+    ...formatCauses(innerError, log),
   ]);
 }
 
 /** A path as a user in this directory would type it, when that is shorter. */
 function displayPath(path: string): string {
-  const near = relative(process.cwd(), path);
-  return near.startsWith("..") ? path : `./${near}`;
+  const relativePath = relative(process.cwd(), path);
+  return relativePath.startsWith("..") ? path : `./${relativePath}`;
 }

@@ -26,8 +26,8 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
 
 /** A new project's package.json often has type "commonjs", or none. tsx throws what it finds, Node prints it. */
 function commonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
-  const signs = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
-  if (![thrown?.error.message ?? "", ...stderrTail].some((words) => signs.test(words))) return undefined;
+  const errorPattern = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
+  if (![thrown?.error.message ?? "", ...stderrTail].some((text) => errorPattern.test(text))) return undefined;
   return 'Node loaded an ES module as CommonJS; set "type": "module" in package.json, or rename the file to .mts or .mjs';
 }
 

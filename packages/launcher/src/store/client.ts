@@ -47,8 +47,8 @@ function resolveTimeout(options: WaitOptions): number | undefined {
 }
 
 function checkArgument<T>(name: string, kind: ArgumentKind, value: T): T {
-  const fault = mismatch(kind, value);
-  if (fault !== undefined) throw new StoreError("REQUEST", `store: ${name}: ${fault}`);
+  const mismatchText = mismatch(kind, value);
+  if (mismatchText !== undefined) throw new StoreError("REQUEST", `store: ${name}: ${mismatchText}`);
   return value;
 }
 
@@ -75,8 +75,8 @@ async function openSocket(address: string, secret: string): Promise<Socket> {
   try {
     return await connectTls(address.slice(TLS_SCHEME.length), { secret, protocol: TLS_PROTOCOLS.store });
   } catch (error) {
-    const isSecret = error instanceof HandshakeError && error.reason === "secret";
-    throw new StoreError(isSecret ? "AUTH" : "CLOSED", `store at ${address}: ${(error as Error).message}`);
+    const isSecretMismatch = error instanceof HandshakeError && error.reason === "secret";
+    throw new StoreError(isSecretMismatch ? "AUTH" : "CLOSED", `store at ${address}: ${(error as Error).message}`);
   }
 }
 
@@ -125,9 +125,12 @@ export class Store implements AsyncDisposable {
     expected: Uint8Array | string | undefined,
     value: Uint8Array | string,
   ): Promise<{ readonly swapped: boolean; readonly current: Buffer | undefined }> {
-    const before = expected === undefined ? undefined : toBytes(expected);
-    const both = Buffer.concat([before ?? Buffer.alloc(0), toBytes(value)]);
-    const { header, payload } = await this.request({ op: "cas", key, expected: before?.length ?? null }, both);
+    const expectedBytes = expected === undefined ? undefined : toBytes(expected);
+    const payloads = Buffer.concat([expectedBytes ?? Buffer.alloc(0), toBytes(value)]);
+    const { header, payload } = await this.request(
+      { op: "cas", key, expected: expectedBytes?.length ?? null },
+      payloads,
+    );
     return { swapped: header.swapped === true, current: header.found === true ? payload : undefined };
   }
 

@@ -16,34 +16,34 @@ class BarrierTable {
   readonly #barriers = new Map<string, BarrierState>();
 
   /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
-  arrive(key: string, count: number, arrival: BarrierArrival): CancelCallback {
+  addArrival(key: string, count: number, arrival: BarrierArrival): CancelCallback {
     if (!Number.isInteger(count) || count < 1)
       throw new StoreError("REQUEST", `store: barrier "${key}": count must be a positive integer, received ${count}`);
-    const gathering = this.#barriers.get(key) ?? { count, arrivals: new Set() };
-    if (gathering.count !== count)
+    const barrier = this.#barriers.get(key) ?? { count, arrivals: new Set() };
+    if (barrier.count !== count)
       throw new StoreError(
         "REQUEST",
-        `store: barrier "${key}" expects ${gathering.count} callers, received count ${count}`,
+        `store: barrier "${key}" expects ${barrier.count} callers, received count ${count}`,
       );
-    this.#barriers.set(key, gathering);
-    gathering.arrivals.add(arrival);
-    if (gathering.arrivals.size === count) {
+    this.#barriers.set(key, barrier);
+    barrier.arrivals.add(arrival);
+    if (barrier.arrivals.size === count) {
       this.#barriers.delete(key);
-      for (const { release } of gathering.arrivals) release();
+      for (const { release } of barrier.arrivals) release();
     }
     return () => {
-      gathering.arrivals.delete(arrival);
-      if (gathering.arrivals.size === 0 && this.#barriers.get(key) === gathering) this.#barriers.delete(key);
+      barrier.arrivals.delete(arrival);
+      if (barrier.arrivals.size === 0 && this.#barriers.get(key) === barrier) this.#barriers.delete(key);
     };
   }
 
   /** Who waits at `key`, for the message of a timeout: `2 of 4 arrived (0, 3)`. */
   describe(key: string): string {
-    const gathering = this.#barriers.get(key);
-    if (gathering === undefined) return "no rank has arrived";
-    const members = [...gathering.arrivals].flatMap(({ member }) => (member === undefined ? [] : [member]));
+    const barrier = this.#barriers.get(key);
+    if (barrier === undefined) return "no rank has arrived";
+    const members = [...barrier.arrivals].flatMap(({ member }) => (member === undefined ? [] : [member]));
     const names = members.length > 0 ? ` (${members.join(", ")})` : "";
-    return `${gathering.arrivals.size} of ${gathering.count} arrived${names}`;
+    return `${barrier.arrivals.size} of ${barrier.count} arrived${names}`;
   }
 }
 
@@ -72,70 +72,74 @@ export function runRequest({ table, barriers }: StoreState, request: StoreReques
       table.set(textField(header, "key"), payload);
       return void reply({});
     case "get":
-      return get(table, request);
+      return handleGet(table, request);
     case "add":
       return void reply({ value: table.add(textField(header, "key"), integerField(header, "delta")) });
     case "cas":
-      return void compareAndSet(table, request);
+      return void handleCompareAndSet(table, request);
     case "delete":
       return void reply({ deleted: table.delete(textField(header, "key")) });
     case "wait": {
       const keys = textListField(header, "keys");
-      const missing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
-      const begin = (): CancelCallback => table.waitForKeys(keys, () => reply({}));
-      return waitWithTimeout(request, begin, () => `wait: missing keys: ${missing()}`);
+      const describeMissing = (): string => keys.filter((key) => table.get(key) === undefined).join(", ");
+      const startWait = (): CancelCallback => table.waitForKeys(keys, () => reply({}));
+      return waitWithTimeout(request, startWait, () => `wait: missing keys: ${describeMissing()}`);
     }
     case "barrier": {
       const key = textField(header, "key");
       const member = header.member === undefined ? undefined : textField(header, "member");
       const count = integerField(header, "count");
-      const begin = (): CancelCallback => barriers.arrive(key, count, { member, release: () => reply({}) });
-      return waitWithTimeout(request, begin, () => `barrier "${key}": ${barriers.describe(key)}`);
+      const startWait = (): CancelCallback => barriers.addArrival(key, count, { member, release: () => reply({}) });
+      return waitWithTimeout(request, startWait, () => `barrier "${key}": ${barriers.describe(key)}`);
     }
     default:
       throw new StoreError("REQUEST", `store: unknown op ${JSON.stringify(header.op)}`);
   }
 }
 
-function get(table: StoreTable, request: StoreRequest): CancelCallback | undefined {
+function handleGet(table: StoreTable, request: StoreRequest): CancelCallback | undefined {
   const key = textField(request.header, "key");
-  const answer = (): void => {
+  const replyWithValue = (): void => {
     const value = table.get(key);
     request.reply({ found: value !== undefined }, value);
   };
-  if (request.header.wait !== true) return void answer();
+  if (request.header.wait !== true) return void replyWithValue();
   return waitWithTimeout(
     request,
-    () => table.waitForKeys([key], answer),
+    () => table.waitForKeys([key], replyWithValue),
     () => `get: "${key}" is not set`,
   );
 }
 
-function compareAndSet(table: StoreTable, { header, payload, reply }: StoreRequest): void {
+function handleCompareAndSet(table: StoreTable, { header, payload, reply }: StoreRequest): void {
   const key = textField(header, "key");
-  const cut = header.expected === null ? 0 : integerField(header, "expected");
-  if (cut < 0 || cut > payload.length)
+  const expectedLength = header.expected === null ? 0 : integerField(header, "expected");
+  if (expectedLength < 0 || expectedLength > payload.length)
     throw new StoreError(
       "REQUEST",
-      `store: compare-and-set "${key}": "expected" has ${cut} bytes, but the payload has only ${payload.length} bytes`,
+      `store: compare-and-set "${key}": "expected" has ${expectedLength} bytes, but the payload has only ${payload.length} bytes`,
     );
-  const expected = header.expected === null ? undefined : payload.subarray(0, cut);
-  const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(cut));
+  const expected = header.expected === null ? undefined : payload.subarray(0, expectedLength);
+  const { swapped, current } = table.compareAndSet(key, expected, payload.subarray(expectedLength));
   reply({ swapped, found: current !== undefined }, current);
 }
 
 /** Begins a wait, bounded: after the request's timeout it is cancelled and rejected with what was still missing. */
-function waitWithTimeout(request: StoreRequest, begin: () => CancelCallback, missing: () => string): CancelCallback {
+function waitWithTimeout(
+  request: StoreRequest,
+  startWait: () => CancelCallback,
+  describeMissing: () => string,
+): CancelCallback {
   const timeout = request.header.timeout ?? STORE_LIMITS.defaultTimeoutMs;
   if (typeof timeout !== "number" || !(timeout >= 0))
     throw new StoreError(
       "REQUEST",
       `store: timeout must be a number of milliseconds ≥ 0, received ${JSON.stringify(timeout)}`,
     );
-  const cancel = begin();
+  const cancel = startWait();
   const timer = setTimeout(
     () => {
-      const error = new StoreError("TIMEOUT", `store: timed out after ${timeout} ms: ${missing()}`);
+      const error = new StoreError("TIMEOUT", `store: timed out after ${timeout} ms: ${describeMissing()}`);
       cancel();
       request.reject(error);
     },

@@ -120,9 +120,9 @@ export class FrameReader {
   #takeBytes(count: number): Buffer | undefined {
     if (this.#size < count) return undefined;
     const joined = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
-    const rest = joined.subarray(count);
-    this.#chunks = rest.length > 0 ? [rest] : [];
-    this.#size = rest.length;
+    const remainder = joined.subarray(count);
+    this.#chunks = remainder.length > 0 ? [remainder] : [];
+    this.#size = remainder.length;
     return joined.subarray(0, count);
   }
 }
@@ -150,5 +150,5 @@ function payloadLength(header: Header, max: number): number {
   return bytes;
 }
 
-const lengthError = (what: string, length: number, max: number): StoreError =>
-  new StoreError("PROTOCOL", `store: a ${what} of ${length} bytes exceeds the limit of ${max} bytes`);
+const lengthError = (frameItem: string, length: number, max: number): StoreError =>
+  new StoreError("PROTOCOL", `store: a ${frameItem} of ${length} bytes exceeds the limit of ${max} bytes`);

@@ -38,11 +38,11 @@ const portKind: ArgumentKind = {
 };
 
 function checkOptions(options: StoreServerOptions): StoreServerOptions {
-  const fault =
+  const optionsError =
     mismatch(argument.options, options) ??
     mismatch(argument.string, options.runId) ??
     (options.port === undefined ? undefined : mismatch(portKind, options.port));
-  if (fault !== undefined) throw new StoreError("REQUEST", `StoreServer.listen: ${fault}`);
+  if (optionsError !== undefined) throw new StoreError("REQUEST", `StoreServer.listen: ${optionsError}`);
   return options;
 }
 
@@ -111,9 +111,9 @@ export class StoreServer implements AsyncDisposable {
     this.#stopServing();
     for (const connection of this.#connections) connection.close();
     if (!(this.#server instanceof Server) || !this.#server.listening) return;
-    const closed = once(this.#server, "close");
+    const closeEvent = once(this.#server, "close");
     this.#server.close();
-    await closed;
+    await closeEvent;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -151,10 +151,10 @@ export class StoreServer implements AsyncDisposable {
   }
 }
 
-const mismatchError = (what: string, expected: string, received: unknown, remedy: string): StoreError =>
+const mismatchError = (subject: string, expected: string, received: unknown, remedy: string): StoreError =>
   new StoreError(
     "MISMATCH",
-    `store: ${what} mismatch: expected ${expected}, received ${JSON.stringify(received)} from the client; ${remedy}`,
+    `store: ${subject} mismatch: expected ${expected}, received ${JSON.stringify(received)} from the client; ${remedy}`,
   );
 
 /** Decides whether a hello is good: returns the state that it may use, or throws StoreError. */
@@ -171,14 +171,14 @@ class Connection {
   readonly #pending = new Map<unknown, CancelCallback>();
   #state: StoreState | undefined;
 
-  constructor(socket: Socket, admit: AuthenticateHello) {
+  constructor(socket: Socket, authenticate: AuthenticateHello) {
     this.#socket = socket;
-    this.#authenticate = admit;
+    this.#authenticate = authenticate;
     this.#reader.maxHeader = STORE_LIMITS.helloHeader;
     this.#reader.maxPayload = 0;
     const timer = setTimeout(() => {
       if (this.#state === undefined)
-        this.#end(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
+        this.#endWithError(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
     }, STORE_LIMITS.handshakeMs);
     socket.setNoDelay(true);
     socket.on("data", (chunk: Buffer) => this.#receive(chunk));
@@ -205,15 +205,15 @@ class Connection {
     try {
       for (const frame of this.#reader.push(chunk)) {
         if (this.#socket.destroyed || this.#socket.writableEnded) return;
-        if (this.#state === undefined) this.#hello(frame.header);
+        if (this.#state === undefined) this.#handleHello(frame.header);
         else this.#handleRequest(this.#state, frame);
       }
     } catch (error) {
-      this.#end(0, toStoreError(error));
+      this.#endWithError(0, toStoreError(error));
     }
   }
 
-  #hello(header: Header): void {
+  #handleHello(header: Header): void {
     this.#state = this.#authenticate(header);
     this.#reader.maxHeader = STORE_LIMITS.header;
     this.#reader.maxPayload = 2 * STORE_LIMITS.value;
@@ -223,18 +223,18 @@ class Connection {
   #handleRequest(state: StoreState, { header, payload }: Frame): void {
     const { id } = header;
     if (this.#pending.has(id)) throw new StoreError("PROTOCOL", `store: request ${id} is still pending`);
-    const settle = (reply: Header, bytes?: Buffer): void => {
+    const sendReply = (reply: Header, bytes?: Buffer): void => {
       this.#pending.get(id)?.();
       this.#pending.delete(id);
       this.#send({ ...reply, id }, bytes);
-      settled = true;
+      hasReplied = true;
     };
-    let settled = false;
-    const reject = (error: StoreError): void => settle({ ok: false, code: error.code, error: error.message });
-    const reply = (fields: Header, bytes?: Buffer): void => settle({ ...fields, ok: true }, bytes);
+    let hasReplied = false;
+    const reject = (error: StoreError): void => sendReply({ ok: false, code: error.code, error: error.message });
+    const reply = (fields: Header, bytes?: Buffer): void => sendReply({ ...fields, ok: true }, bytes);
     try {
       const cancel = runRequest(state, { header, payload, reply, reject });
-      if (settled) cancel?.();
+      if (hasReplied) cancel?.();
       else if (cancel !== undefined) this.#pending.set(id, cancel);
     } catch (error) {
       reject(toStoreError(error));
@@ -247,7 +247,7 @@ class Connection {
     if (this.#socket.writableLength > MAX_UNREAD_BYTES) this.#socket.destroy();
   }
 
-  #end(id: unknown, error: StoreError): void {
+  #endWithError(id: unknown, error: StoreError): void {
     this.#send({ id, ok: false, code: error.code, error: error.message });
     this.#socket.end(() => this.#socket.destroy());
   }

@@ -15,30 +15,33 @@ export class StoreTable {
 
   set(key: string, value: Buffer): void {
     checkKey(key);
-    const before = this.#values.get(key);
-    const total = this.#totalBytes + value.length - (before?.length ?? 0);
+    const previousValue = this.#values.get(key);
+    const newTotalBytes = this.#totalBytes + value.length - (previousValue?.length ?? 0);
     if (value.length > STORE_LIMITS.value)
       throw limitError(`value of ${value.length} bytes`, `${STORE_LIMITS.value} bytes`);
-    if (total > STORE_LIMITS.total)
-      throw limitError(`total of ${total} bytes`, `${STORE_LIMITS.total} bytes; delete keys that are no longer used`);
-    if (before === undefined && this.#values.size >= STORE_LIMITS.keys)
+    if (newTotalBytes > STORE_LIMITS.total)
+      throw limitError(
+        `total of ${newTotalBytes} bytes`,
+        `${STORE_LIMITS.total} bytes; delete keys that are no longer used`,
+      );
+    if (previousValue === undefined && this.#values.size >= STORE_LIMITS.keys)
       throw limitError(
         `total of ${STORE_LIMITS.keys + 1} keys`,
         `${STORE_LIMITS.keys} keys; delete keys that are no longer used`,
       );
     this.#values.set(key, Buffer.from(value));
-    this.#totalBytes = total;
-    if (before === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
+    this.#totalBytes = newTotalBytes;
+    if (previousValue === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
   }
 
   /** Adds to a counter that starts at 0, and returns what it is now. */
   add(key: string, delta: number): number {
     if (!Number.isSafeInteger(delta)) throw createRequestError(`add: delta must be a safe integer, received ${delta}`);
-    const before = this.get(key)?.toString() ?? "0";
-    const sum = Number(before) + delta;
-    if (!/^-?\d+$/.test(before) || !Number.isSafeInteger(sum))
+    const previousValue = this.get(key)?.toString() ?? "0";
+    const sum = Number(previousValue) + delta;
+    if (!/^-?\d+$/.test(previousValue) || !Number.isSafeInteger(sum))
       throw createRequestError(
-        `add: cannot add ${delta} to the value ${JSON.stringify(before.slice(0, 40))} of "${key}"`,
+        `add: cannot add ${delta} to the value ${JSON.stringify(previousValue.slice(0, 40))} of "${key}"`,
       );
     this.set(key, Buffer.from(String(sum)));
     return sum;
@@ -47,10 +50,11 @@ export class StoreTable {
   /** Replaces `expected` (undefined: absent) by `value`; returns whether it did, and what the key holds now. */
   compareAndSet(key: string, expected: Buffer | undefined, value: Buffer): { swapped: boolean; current?: Buffer } {
     const current = this.get(key);
-    const equal = current === undefined || expected === undefined ? current === expected : current.equals(expected);
-    if (equal) this.set(key, value);
+    const isExpected =
+      current === undefined || expected === undefined ? current === expected : current.equals(expected);
+    if (isExpected) this.set(key, value);
     const now = this.get(key);
-    return now === undefined ? { swapped: equal } : { swapped: equal, current: now };
+    return now === undefined ? { swapped: isExpected } : { swapped: isExpected, current: now };
   }
 
   delete(key: string): boolean {
@@ -58,24 +62,24 @@ export class StoreTable {
     return this.#values.delete(key);
   }
 
-  /** Calls `ready` once, as soon as every key exists: now, if they all do. */
-  waitForKeys(keys: readonly string[], ready: () => void): CancelCallback {
-    const missing = new Map<string, () => void>();
+  /** Calls `onReady` once, as soon as every key exists: now, if they all do. */
+  waitForKeys(keys: readonly string[], onReady: () => void): CancelCallback {
+    const missingKeys = new Map<string, () => void>();
     const cancel = (): void => {
-      for (const [key, notify] of missing) this.#unwatch(key, notify);
-      missing.clear();
+      for (const [key, notify] of missingKeys) this.#unwatch(key, notify);
+      missingKeys.clear();
     };
     for (const key of new Set(keys)) {
       if (this.get(key) !== undefined) continue;
       const notify = (): void => {
         this.#unwatch(key, notify);
-        missing.delete(key);
-        if (missing.size === 0) ready();
+        missingKeys.delete(key);
+        if (missingKeys.size === 0) onReady();
       };
-      missing.set(key, notify);
+      missingKeys.set(key, notify);
     }
-    for (const [key, notify] of missing) this.#watch(key, notify);
-    if (missing.size === 0) ready();
+    for (const [key, notify] of missingKeys) this.#watch(key, notify);
+    if (missingKeys.size === 0) onReady();
     return cancel;
   }
 
@@ -99,5 +103,5 @@ function checkKey(key: string): string {
 }
 
 const createRequestError = (message: string): StoreError => new StoreError("REQUEST", `store: ${message}`);
-const limitError = (what: string, max: string): StoreError =>
-  new StoreError("LIMIT", `store: ${what} exceeds the limit of ${max}`);
+const limitError = (subject: string, max: string): StoreError =>
+  new StoreError("LIMIT", `store: ${subject} exceeds the limit of ${max}`);

@@ -3,34 +3,34 @@ import { setTimeout as delay } from "node:timers/promises";
 import { RendezvousError, UsageError } from "../errors.ts";
 import { useColor } from "../output/color.ts";
 import { launcherVersion } from "../version.ts";
-import { findJob, type RunningJob, secretOf } from "./find-job.ts";
+import { findJob, type RunningJob, readJobSecret } from "./find-job.ts";
 import { Observer } from "./observer.ts";
 import { parseTopSettings, type TopSettings } from "./options.ts";
 import { prometheusText, servePrometheus } from "./prometheus.ts";
-import { byRank, compareSamples, type RawSample, type WorldSample } from "./sample.ts";
+import { indexByRank, compareSamples, type RawSample, type WorldSample } from "./sample.ts";
 import { tableLines } from "./table.ts";
 
 /** EX_SOFTWARE: the command itself failed. */
 const EX_SOFTWARE = 70;
 /** How long `--once` waits for ranks that connect. */
 const CONNECT_TIMEOUT_MS = 10_000;
-const POLL_MS = 20;
+const POLL_INTERVAL_MS = 20;
 
 async function main(argv: readonly string[]): Promise<number> {
   const settings = parseTopSettings(argv, launcherVersion());
   if (typeof settings === "string") return print(settings);
   const job = findJob(settings.job);
-  using observer = await Observer.connect(job.socket, secretOf(job));
-  const show = await outputOf(job, settings);
+  using observer = await Observer.connect(job.socket, readJobSecret(job));
+  const printSamples = await createOutput(job, settings);
   const samples = new Sampler(observer);
-  await untilWorld(observer, job, settings.once);
+  await waitForWorld(observer, job, settings.once);
   // The first sample is what the next one is compared with.
-  await samples.take();
+  await samples.sampleWorlds();
   while (observer.isConnected) {
     await Promise.race([delay(settings.intervalMs), observer.ended]);
-    const worlds = await samples.take();
+    const worlds = await samples.sampleWorlds();
     if (!observer.isConnected) break;
-    show(worlds);
+    printSamples(worlds);
     if (settings.once) return 0;
   }
   if (observer.refusal !== undefined) throw new RendezvousError(observer.refusal);
@@ -41,45 +41,47 @@ async function main(argv: readonly string[]): Promise<number> {
 /** Takes a sample of each world, and compares it with the one before. */
 class Sampler {
   readonly #observer: Observer;
-  #before = new Map<number, RawSample>();
+  #previousSamples = new Map<number, RawSample>();
 
   constructor(observer: Observer) {
     this.#observer = observer;
   }
 
-  async take(): Promise<readonly WorldSample[]> {
+  async sampleWorlds(): Promise<readonly WorldSample[]> {
     const samples = await Promise.all(
-      this.#observer.worlds.map(async (world) => ({ world, raw: byRank(await this.#observer.positions(world)) })),
+      this.#observer.worlds.map(async (world) => ({ world, raw: indexByRank(await this.#observer.positions(world)) })),
     );
-    const before = this.#before;
-    this.#before = new Map(samples.map(({ world, raw }) => [world.number, raw]));
-    return samples.map(({ world, raw }) => compareSamples(world, before.get(world.number), raw));
+    const previousSamples = this.#previousSamples;
+    this.#previousSamples = new Map(samples.map(({ world, raw: rankPositions }) => [world.number, rankPositions]));
+    return samples.map(({ world, raw: rankPositions }) =>
+      compareSamples(world, previousSamples.get(world.number), rankPositions),
+    );
   }
 }
 
-async function untilWorld(observer: Observer, { id }: RunningJob, once: boolean): Promise<void> {
-  for (let waited = 0; observer.worlds.length === 0 && observer.isConnected; waited += POLL_MS) {
-    if (once && waited >= CONNECT_TIMEOUT_MS)
+async function waitForWorld(observer: Observer, { id }: RunningJob, once: boolean): Promise<void> {
+  for (let waitedMs = 0; observer.worlds.length === 0 && observer.isConnected; waitedMs += POLL_INTERVAL_MS) {
+    if (once && waitedMs >= CONNECT_TIMEOUT_MS)
       throw new RendezvousError(
         `timed out after ${CONNECT_TIMEOUT_MS / 1000} s: no ranks of job ${id} have connected; a job with one rank does not connect`,
       );
-    await delay(POLL_MS);
+    await delay(POLL_INTERVAL_MS);
   }
 }
 
 /** What is done with a sample. */
-async function outputOf(
+async function createOutput(
   job: RunningJob,
   { json, prometheusPort, color, intervalMs }: TopSettings,
 ): Promise<(worlds: readonly WorldSample[]) => void> {
   const jsonLine = (worlds: readonly WorldSample[]): void =>
     void print(`${JSON.stringify({ time: new Date().toISOString(), job: job.id, intervalMs, worlds })}\n`);
   if (prometheusPort !== undefined) {
-    let latest: readonly WorldSample[] = [];
-    const port = await servePrometheus(prometheusPort, () => prometheusText(job.id, latest));
+    let latestSamples: readonly WorldSample[] = [];
+    const port = await servePrometheus(prometheusPort, () => prometheusText(job.id, latestSamples));
     process.stderr.write(`mosaic-top: job ${job.id} at http://127.0.0.1:${port}/metrics\n`);
     return (worlds) => {
-      latest = worlds;
+      latestSamples = worlds;
       if (json) jsonLine(worlds);
     };
   }
@@ -88,16 +90,16 @@ async function outputOf(
 
 /** Draws over what was drawn before, where that is a terminal; else one table below the other. */
 function tableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
-  let drawn = 0;
+  let drawnLines = 0;
   return (worlds) => {
     const { isTTY, columns, rows } = process.stdout;
     const size = isTTY ? { columns, rows: Math.floor(rows / Math.max(1, worlds.length)) } : undefined;
     const style = { color, columns: size?.columns, rows: size?.rows };
     const tables = worlds.flatMap((world) => tableLines(world, style));
     const lines = worlds.length === 0 ? [`job ${job.id}: no ranks are connected`] : tables;
-    const clear = isTTY && drawn > 0 ? `\u001b[${drawn}A\u001b[J` : "";
-    print(`${clear}${lines.join("\n")}\n`);
-    drawn = lines.length;
+    const clearSequence = isTTY && drawnLines > 0 ? `\u001b[${drawnLines}A\u001b[J` : "";
+    print(`${clearSequence}${lines.join("\n")}\n`);
+    drawnLines = lines.length;
   };
 }
 

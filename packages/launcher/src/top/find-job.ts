@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, resolve } from "node:path";
 import { UsageError } from "../errors.ts";
 import { processEnvironments } from "../ranks/process-table.ts";
-import { TOKEN_FILE } from "../secret.ts";
+import { TOKEN_FILE_VARIABLE } from "../secret.ts";
 
 /** A job that runs, and where its control plane is. */
 export interface RunningJob {
@@ -17,8 +17,10 @@ export interface RunningJob {
 export function runningJobs(): readonly RunningJob[] {
   const jobs = new Map<string, RunningJob>();
   // Of several launchers of one job on this host the first node's agent.
-  const byNode = processEnvironments().toSorted((a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0));
-  for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE]: tokenFile } of byNode)
+  const environmentsByNode = processEnvironments().toSorted(
+    (a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0),
+  );
+  for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE_VARIABLE]: tokenFile } of environmentsByNode)
     if (id && socket && !jobs.has(id) && existsSync(socket)) jobs.set(id, { id, socket, tokenFile });
   return [...jobs.values()];
 }
@@ -27,44 +29,44 @@ export function runningJobs(): readonly RunningJob[] {
  * The job that is meant by a run id or the begin of one, its log directory or the directory of those, or a socket; without any the
  * only one there is. Throws UsageError that lists what runs.
  */
-export function findJob(given: string | undefined, jobs: readonly RunningJob[] = runningJobs()): RunningJob {
-  if (given === undefined) return theOnly(jobs, "expected a run id", "none");
-  const kind = kindOf(given);
+export function findJob(jobText: string | undefined, jobs: readonly RunningJob[] = runningJobs()): RunningJob {
+  if (jobText === undefined) return requireSingleJob(jobs, "expected a run id", "none");
+  const kind = classifyPath(jobText);
   if (kind === "socket") {
-    const socket = resolve(given);
-    const known = jobs.find((job) => job.socket === socket);
-    return known ?? { id: socket, socket, tokenFile: process.env[TOKEN_FILE] || undefined };
+    const socket = resolve(jobText);
+    const runningJob = jobs.find((job) => job.socket === socket);
+    return runningJob ?? { id: socket, socket, tokenFile: process.env[TOKEN_FILE_VARIABLE] || undefined };
   }
-  const names = kind === "directory" ? [basename(resolve(given)), ...readdirSync(given)] : [given];
+  const names = kind === "directory" ? [basename(resolve(jobText)), ...readdirSync(jobText)] : [jobText];
   const exactMatches = jobs.filter(({ id }) => names.includes(id));
-  const found =
-    exactMatches.length > 0 || kind === "directory" ? exactMatches : jobs.filter(({ id }) => id.startsWith(given));
-  return theOnly(found, "expected a running job", `"${given}"`, jobs);
+  const matches =
+    exactMatches.length > 0 || kind === "directory" ? exactMatches : jobs.filter(({ id }) => id.startsWith(jobText));
+  return requireSingleJob(matches, "expected a running job", `"${jobText}"`, jobs);
 }
 
-function theOnly(
-  found: readonly RunningJob[],
+function requireSingleJob(
+  matches: readonly RunningJob[],
   expected: string,
   received: string,
-  all: readonly RunningJob[] = found,
+  candidates: readonly RunningJob[] = matches,
 ): RunningJob {
-  const [job] = found;
-  if (job !== undefined && found.length === 1) return job;
-  const ids = (found.length > 1 ? found : all).map(({ id }) => id);
-  const running =
+  const [job] = matches;
+  if (job !== undefined && matches.length === 1) return job;
+  const ids = (matches.length > 1 ? matches : candidates).map(({ id }) => id);
+  const runningText =
     ids.length === 0
       ? "no mosaic-run job of this user is running on this host; for another user's job, pass the agent's socket"
       : `running jobs: ${ids.join(", ")}`;
-  throw new UsageError(`${expected}, received ${received}; ${running}`);
+  throw new UsageError(`${expected}, received ${received}; ${runningText}`);
 }
 
-function kindOf(path: string): "socket" | "directory" | "other" {
+function classifyPath(path: string): "socket" | "directory" | "other" {
   const stat = statSync(path, { throwIfNoEntry: false });
   return stat?.isSocket() ? "socket" : stat?.isDirectory() ? "directory" : "other";
 }
 
 /** The secret that the job's connections begin with; empty where there is none. */
-export function secretOf({ tokenFile }: RunningJob): string {
+export function readJobSecret({ tokenFile }: RunningJob): string {
   if (tokenFile === undefined) return "";
   try {
     return readFileSync(tokenFile, "utf8").trim();

@@ -32,13 +32,13 @@ export class Observer implements Disposable {
   #refusal: string | undefined;
 
   private constructor(stream: ReturnType<typeof connect>, secret: string) {
-    let end: () => void = () => {};
-    this.ended = new Promise((resolve) => (end = resolve));
+    let resolveEnded: () => void = () => {};
+    this.ended = new Promise((resolve) => (resolveEnded = resolve));
     this.#channel = new Channel(stream, {
-      content: (content) => this.#receive(decode(content)),
+      onContent: (content) => this.#receive(decode(content)),
       onEnd: () => {
         this.#answerPending(() => true);
-        end();
+        resolveEnded();
       },
     });
     this.#channel.authenticate();
@@ -106,9 +106,9 @@ export class Observer implements Disposable {
     // What else ranks receive of their world is of no use here.
   }
 
-  #answerPending(isOver: (pending: PendingReply) => boolean): void {
+  #answerPending(shouldAnswer: (pending: PendingReply) => boolean): void {
     for (const [request, pending] of this.#pending) {
-      if (!isOver(pending)) continue;
+      if (!shouldAnswer(pending)) continue;
       this.#pending.delete(request);
       pending.resolve([]);
     }

@@ -39,27 +39,29 @@ export interface TopSettings {
 
 /** Reads the command line, whose options may stand before and after the job; a text instead for `--help` and `--version`. */
 export function parseTopSettings(argv: readonly string[], version: string): TopSettings | string {
-  const before = parseCommandLine(argv, MOSAIC_TOP);
-  const after: CommandLine = parseCommandLine(before.args, MOSAIC_TOP);
-  if (after.entry !== undefined)
-    throw new UsageError(`expected one job, received "${before.entry}" and "${after.entry}" (mosaic-top --help)`);
-  const values = new OptionValues(sourcesOf(new Map([...before.options, ...after.options])));
+  const leadingOptions = parseCommandLine(argv, MOSAIC_TOP);
+  const trailingOptions: CommandLine = parseCommandLine(leadingOptions.args, MOSAIC_TOP);
+  if (trailingOptions.entry !== undefined)
+    throw new UsageError(
+      `expected one job, received "${leadingOptions.entry}" and "${trailingOptions.entry}" (mosaic-top --help)`,
+    );
+  const values = new OptionValues(resolveTopSources(new Map([...leadingOptions.options, ...trailingOptions.options])));
   if (values.flag("help")) return topHelp();
   if (values.flag("version")) return `mosaic-top ${version}, Node ${process.versions.node}\n`;
   const intervalMs = values.duration("interval") ?? 0;
   if (intervalMs < MIN_INTERVAL_MS) throw values.invalidValue("interval", `a time of at least ${MIN_INTERVAL_MS}ms`);
   return {
-    ...{ job: before.entry, intervalMs, once: values.flag("once"), json: values.flag("json") },
+    ...{ job: leadingOptions.entry, intervalMs, once: values.flag("once"), json: values.flag("json") },
     prometheusPort: values.count("prometheus", 0, 65_535),
     color: values.choice("color", COLOR_SETTINGS),
   };
 }
 
-function sourcesOf(given: ReadonlyMap<string, RawValue>): ReadonlyMap<string, SourcedValue> {
+function resolveTopSources(flags: ReadonlyMap<string, RawValue>): ReadonlyMap<string, SourcedValue> {
   return new Map(
-    MOSAIC_TOP.options.map(({ name, default: byDefault }): [string, SourcedValue] => {
-      const value = given.get(name);
-      return [name, value === undefined ? { value: byDefault, source: "default" } : { value, source: `--${name}` }];
+    MOSAIC_TOP.options.map(({ name, default: defaultValue }): [string, SourcedValue] => {
+      const value = flags.get(name);
+      return [name, value === undefined ? { value: defaultValue, source: "default" } : { value, source: `--${name}` }];
     }),
   );
 }

@@ -42,41 +42,45 @@ const METRICS: readonly Metric[] = [
   {
     name: "up",
     help: "1 if the rank is reachable, 0 otherwise.",
-    value: ({ activity }) => Number(!GONE.has(activity)),
+    value: ({ activity }) => Number(!ENDED_ACTIVITIES.has(activity)),
   },
 ];
 
-const GONE: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
+const ENDED_ACTIVITIES: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
 
 /** The samples as Prometheus reads them: text format 0.0.4, a gauge for each rank and number. */
 export function prometheusText(job: string, worlds: readonly WorldSample[]): string {
-  const label = (text: string): string => JSON.stringify(text);
-  const labelsOf = ({ world, attempt }: WorldSample): string =>
-    `job_id=${label(job)},world=${label(world)},attempt="${attempt}"`;
-  const perRank = METRICS.flatMap(({ name, help, value }) => {
+  const quoteLabel = (text: string): string => JSON.stringify(text);
+  const formatLabels = ({ world, attempt }: WorldSample): string =>
+    `job_id=${quoteLabel(job)},world=${quoteLabel(world)},attempt="${attempt}"`;
+  const rankLines = METRICS.flatMap(({ name, help, value }) => {
     const lines = worlds.flatMap((world) =>
       world.ranks.flatMap((rank) => {
-        const number = value(rank);
-        if (number === null) return [];
-        return [`mosaic_rank_${name}{${labelsOf(world)},rank="${rank.rank}",host=${label(rank.host)}} ${number}`];
+        const metricValue = value(rank);
+        if (metricValue === null) return [];
+        return [
+          `mosaic_rank_${name}{${formatLabels(world)},rank="${rank.rank}",host=${quoteLabel(rank.host)}} ${metricValue}`,
+        ];
       }),
     );
     return [`# HELP mosaic_rank_${name} ${help}`, `# TYPE mosaic_rank_${name} gauge`, ...lines];
   });
-  const slowest = worlds.map((world) => `mosaic_slowest_rank{${labelsOf(world)}} ${world.slowestRank ?? -1}`);
-  const about = [
+  const slowestRankLines = worlds.map(
+    (world) => `mosaic_slowest_rank{${formatLabels(world)}} ${world.slowestRank ?? -1}`,
+  );
+  const slowestRankHelp = [
     "# HELP mosaic_slowest_rank Rank that the other ranks wait for; -1 if there is none.",
     "# TYPE mosaic_slowest_rank gauge",
   ];
-  return `${[...perRank, ...about, ...slowest].join("\n")}\n`;
+  return `${[...rankLines, ...slowestRankHelp, ...slowestRankLines].join("\n")}\n`;
 }
 
 /** Serves a text at http://127.0.0.1:PORT/metrics; resolves to the port. Rejects with RendezvousError where it is taken. */
 export async function servePrometheus(port: number, text: () => string): Promise<number> {
   const server = createServer(({ method, url }, response) => {
-    const isFound = method === "GET" && url === "/metrics";
-    response.writeHead(isFound ? 200 : 404, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
-    response.end(isFound ? text() : "");
+    const isMetricsRequest = method === "GET" && url === "/metrics";
+    response.writeHead(isMetricsRequest ? 200 : 404, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
+    response.end(isMetricsRequest ? text() : "");
   });
   server.listen(port, "127.0.0.1");
   try {

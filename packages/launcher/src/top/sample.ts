@@ -42,16 +42,16 @@ export interface WorldSample {
 /** Positions by rank, as they were sampled. */
 export type RawSample = ReadonlyMap<number, RankPosition>;
 
-export function byRank(positions: readonly RankPosition[]): RawSample {
+export function indexByRank(positions: readonly RankPosition[]): RawSample {
   return new Map(
     positions.flatMap((position) => [...expandRankRanges(position.ranks)].map((rank) => [rank, position] as const)),
   );
 }
 
 /** What two samples of a world show; the first has none before it. */
-export function compareSamples(world: ObservedWorld, before: RawSample | undefined, now: RawSample): WorldSample {
+export function compareSamples(world: ObservedWorld, previous: RawSample | undefined, current: RawSample): WorldSample {
   const ranks = world.members.map(({ host, pid }, rank): RankSample => {
-    const position = now.get(rank);
+    const position = current.get(rank);
     const metrics = position?.metrics[0];
     return {
       ...{ rank, host: world.hosts[host] ?? "", pid },
@@ -59,7 +59,7 @@ export function compareSamples(world: ObservedWorld, before: RawSample | undefin
       operation: position?.operation ?? "",
       description: position?.description ?? "",
       lastOperation: position?.last ?? "",
-      ...ratesOf(before?.get(rank)?.metrics[0], metrics),
+      ...computeRates(previous?.get(rank)?.metrics[0], metrics),
       residentBytes: metrics ? Number(metrics.resident) : null,
       deviceBytes: metrics && metrics.steps > 0n ? Number(metrics.reserved) : null,
       devicePeakBytes: metrics && metrics.steps > 0n ? Number(metrics.peak) : null,
@@ -74,26 +74,28 @@ type Rates = Pick<
   "steps" | "stepMs" | "sinceStepMs" | "waitingShare" | "sentBytesPerSecond" | "receivedBytesPerSecond"
 >;
 
-const milliseconds = (ns: bigint): number => Number(ns) / 1e6;
+const toMilliseconds = (ns: bigint): number => Number(ns) / 1e6;
 
-function ratesOf(before: RankMetrics | undefined, now: RankMetrics | undefined): Rates {
-  const none = { waitingShare: null, sentBytesPerSecond: null, receivedBytesPerSecond: null };
-  if (now === undefined) return { steps: null, stepMs: null, sinceStepMs: null, ...none };
+function computeRates(previous: RankMetrics | undefined, current: RankMetrics | undefined): Rates {
+  const unknownRates = { waitingShare: null, sentBytesPerSecond: null, receivedBytesPerSecond: null };
+  if (current === undefined) return { steps: null, stepMs: null, sinceStepMs: null, ...unknownRates };
   const steps = {
-    steps: Number(now.steps),
-    stepMs: now.step > 0n ? milliseconds(now.step) : null,
-    sinceStepMs: now.steps > 0n ? milliseconds(now.sinceStep) : null,
+    steps: Number(current.steps),
+    stepMs: current.step > 0n ? toMilliseconds(current.step) : null,
+    sinceStepMs: current.steps > 0n ? toMilliseconds(current.sinceStep) : null,
   };
-  const elapsed = before === undefined ? 0 : Number(now.time - before.time);
-  if (before === undefined || elapsed <= 0) return { ...steps, ...none };
+  const elapsedNs = previous === undefined ? 0 : Number(current.time - previous.time);
+  if (previous === undefined || elapsedNs <= 0) return { ...steps, ...unknownRates };
   const perSecond = (count: (of: RankMetrics) => bigint): number =>
-    Math.max(0, Number(count(now) - count(before))) / (elapsed / 1e9);
-  const marked = now.steps - before.steps;
+    Math.max(0, Number(count(current) - count(previous))) / (elapsedNs / 1e9);
+  const markedSteps = current.steps - previous.steps;
   // The mean of the interval's steps: from its last mark back to the last before it.
-  const lastMarks = now.time - now.sinceStep - (before.time - before.sinceStep);
+  const markIntervalNs = current.time - current.sinceStep - (previous.time - previous.sinceStep);
   return {
     ...steps,
-    ...(marked > 0n && before.steps > 0n ? { stepMs: milliseconds(lastMarks) / Number(marked) } : {}),
+    ...(markedSteps > 0n && previous.steps > 0n
+      ? { stepMs: toMilliseconds(markIntervalNs) / Number(markedSteps) }
+      : {}),
     waitingShare: Math.min(1, perSecond(({ waiting }) => waiting) / 1e9),
     sentBytesPerSecond: perSecond(({ bytesSent }) => bytesSent),
     receivedBytesPerSecond: perSecond(({ bytesReceived }) => bytesReceived),
@@ -101,25 +103,25 @@ function ratesOf(before: RankMetrics | undefined, now: RankMetrics | undefined):
 }
 
 /** By how much of the interval the others must wait longer for a rank to be named. */
-const LEAST_DIFFERENCE = 0.1;
+const MIN_SHARE_DIFFERENCE = 0.1;
 
 /**
  * The rank that holds the others up. Collectives bring all ranks to the pace of the slowest, so step times are equal; but
  * all others wait for it, and it waits least. Null where waiting shares differ by less than a tenth: no rank is slow.
  */
 export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {
-  const [least] = ranks
+  const [leastWaiting] = ranks
     .flatMap(({ rank, waitingShare }) => (waitingShare === null ? [] : [{ rank, waitingShare }]))
     .toSorted((a, b) => a.waitingShare - b.waitingShare);
-  const mean = least && othersWaitingShare(ranks, least.rank);
-  if (least === undefined || mean === undefined) return null;
-  return mean - least.waitingShare >= LEAST_DIFFERENCE ? least.rank : null;
+  const othersMean = leastWaiting && othersWaitingShare(ranks, leastWaiting.rank);
+  if (leastWaiting === undefined || othersMean === undefined) return null;
+  return othersMean - leastWaiting.waitingShare >= MIN_SHARE_DIFFERENCE ? leastWaiting.rank : null;
 }
 
 /** The mean waiting share of the other ranks that have one; undefined where none does. */
-export function othersWaitingShare(ranks: readonly WaitingRank[], except: number): number | undefined {
+export function othersWaitingShare(ranks: readonly WaitingRank[], excludedRank: number): number | undefined {
   const shares = ranks.flatMap(({ rank, waitingShare }) =>
-    rank === except || waitingShare === null ? [] : [waitingShare],
+    rank === excludedRank || waitingShare === null ? [] : [waitingShare],
   );
   return shares.length === 0 ? undefined : shares.reduce((sum, share) => sum + share, 0) / shares.length;
 }

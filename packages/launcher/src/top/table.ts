@@ -29,16 +29,16 @@ const COLUMNS: readonly Column[] = [
 
 const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
 /** Title, headings, and the line below. */
-const OTHER_LINES = 3;
+const FIXED_LINES = 3;
 
 /** The lines of a world: a row for each rank, the slowest marked and named below. */
 export function tableLines(sample: WorldSample, style: TableStyle): readonly string[] {
   const width = style.columns ?? Number.POSITIVE_INFINITY;
-  const paint = (code: number | undefined, text: string): string =>
+  const colorize = (code: number | undefined, text: string): string =>
     style.color && code !== undefined ? `\u001b[${code}m${text}\u001b[0m` : text;
   const columns = COLUMNS.filter(({ leastColumns }) => width >= leastColumns);
-  const shown = shownRanks(sample, style.rows);
-  const cells = shown.map((rank) => columns.map((column) => column.cell(rank)));
+  const visibleRanks = shownRanks(sample, style.rows);
+  const cells = visibleRanks.map((rank) => columns.map((column) => column.cell(rank)));
   const widths = columns.map(({ title }, i) =>
     Math.max(title.length, ...cells.map((row) => (row[i] as string).length)),
   );
@@ -46,37 +46,39 @@ export function tableLines(sample: WorldSample, style: TableStyle): readonly str
     `${row.map((cell, i) => cell.padStart(widths[i] as number)).join("  ")}  ${rest}`.slice(0, width);
   const title = `${sample.world}, attempt ${sample.attempt}, ${sample.size} ranks`;
   const heading = columns.map((column) => column.title);
-  const rows = shown.map((rank, i) => paint(colorOf(rank, sample), line(cells[i] as string[], positionText(rank))));
+  const rows = visibleRanks.map((rank, i) =>
+    colorize(rankColor(rank, sample), line(cells[i] as string[], positionText(rank))),
+  );
   return [
     title.slice(0, width),
-    paint(BOLD, line(heading, "POSITION")),
+    colorize(BOLD, line(heading, "POSITION")),
     ...rows,
-    summary(sample, shown).slice(0, width),
+    summary(sample, visibleRanks).slice(0, width),
   ];
 }
 
 /** All ranks, or as many as there are lines: those that wait least, and those that are gone, first. */
 function shownRanks({ ranks, slowestRank }: WorldSample, rows = Number.POSITIVE_INFINITY): readonly RankSample[] {
-  const room = Math.max(1, rows - OTHER_LINES - 1);
-  if (ranks.length <= room) return ranks;
-  const order = (rank: RankSample): number => (rank.rank === slowestRank ? -2 : (rank.waitingShare ?? -1));
+  const maxRows = Math.max(1, rows - FIXED_LINES - 1);
+  if (ranks.length <= maxRows) return ranks;
+  const sortKey = (rank: RankSample): number => (rank.rank === slowestRank ? -2 : (rank.waitingShare ?? -1));
   return ranks
-    .toSorted((a, b) => order(a) - order(b) || a.rank - b.rank)
-    .slice(0, room)
+    .toSorted((a, b) => sortKey(a) - sortKey(b) || a.rank - b.rank)
+    .slice(0, maxRows)
     .toSorted((a, b) => a.rank - b.rank);
 }
 
-function summary({ ranks, slowestRank }: WorldSample, shown: readonly RankSample[]): string {
-  const hidden = ranks.length - shown.length;
-  const rest = hidden > 0 ? `   ${hidden} more ranks` : "";
-  if (ranks.every(({ waitingShare }) => waitingShare === null)) return `sampling${rest}`;
+function summary({ ranks, slowestRank }: WorldSample, visibleRanks: readonly RankSample[]): string {
+  const hiddenCount = ranks.length - visibleRanks.length;
+  const hiddenText = hiddenCount > 0 ? `   ${hiddenCount} more ranks` : "";
+  if (ranks.every(({ waitingShare }) => waitingShare === null)) return `sampling${hiddenText}`;
   const slowest = ranks.find(({ rank }) => rank === slowestRank);
-  if (slowest === undefined) return `no rank is slower than the others${rest}`;
-  const [own, others] = [slowest.waitingShare, othersWaitingShare(ranks, slowest.rank) ?? null];
-  return `slowest: rank ${slowest.rank}; it waits ${formatShare(own)} of the time, the others ${formatShare(others)}${rest}`;
+  if (slowest === undefined) return `no rank is slower than the others${hiddenText}`;
+  const [slowestShare, othersShare] = [slowest.waitingShare, othersWaitingShare(ranks, slowest.rank) ?? null];
+  return `slowest: rank ${slowest.rank}; it waits ${formatShare(slowestShare)} of the time, the others ${formatShare(othersShare)}${hiddenText}`;
 }
 
-function colorOf({ rank, activity }: RankSample, { slowestRank }: WorldSample): number | undefined {
+function rankColor({ rank, activity }: RankSample, { slowestRank }: WorldSample): number | undefined {
   if (rank === slowestRank) return YELLOW;
   if (activity === "failed") return RED;
   return activity === "exited" || activity === "unknown" ? GREY : undefined;

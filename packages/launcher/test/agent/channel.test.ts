@@ -7,7 +7,7 @@ import { Channel } from "../../src/agent/channel.ts";
 async function reasonOf(code: string): Promise<string> {
   const stream = new PassThrough();
   const reasons: string[] = [];
-  const channel = new Channel(stream, { content: () => {}, onEnd: (reason) => reasons.push(reason) });
+  const channel = new Channel(stream, { onContent: () => {}, onEnd: (reason) => reasons.push(reason) });
   const closed = once(stream, "close");
   stream.destroy(Object.assign(new Error(`read ${code}`), { code }));
   await closed.catch(() => {});

@@ -12,7 +12,7 @@ import {
   zerosLike,
 } from "../tensor-views.ts";
 import { softmaxShare } from "../log-softmax.ts";
-import { type AttendedChunk, chunkMass, type RoutedAttention, tileFor } from "./routed-attention.ts";
+import { type AttendedChunk, chunkMass, type RoutedAttention, createTile } from "./routed-attention.ts";
 
 /**
  * Gradients of q, k and v, summed in float32 and rounded once, and of the router's numbers. Chosen chunks first; what they are
@@ -26,13 +26,13 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
   using resources = new ResourceStack();
   const use = <T extends Disposable>(resource: T): T => resources.use(resource);
   const dPacked = use(dOutput.contiguous());
-  const part = (which: number): Tensor => use(headsView(dPacked, which, config));
+  const gradientHeads = (partIndex: number): Tensor => use(headsView(dPacked, partIndex, config));
   const dRouter = zerosLike(router);
   const delta = use(device.empty(combined.lse.shape, "float32"));
-  const dCombined = part(config.gate ? 1 : 0);
+  const dCombined = gradientHeads(config.gate ? 1 : 0);
   device.kernels.rowDot(delta, dCombined, combined.out);
   const [dq, dk, dv] = [zeroHeads(q), zeroHeads(k), zeroHeads(v)];
-  const grads = { dCombined, dOwn: config.gate ? part(0) : null, delta, dq, dk, dv, dRouter };
+  const grads = { dCombined, dOwn: config.gate ? gradientHeads(0) : null, delta, dq, dk, dv, dRouter };
   const exchanges = new Map(
     fetches.map((fetch) => [fetch, use(new GradientExchange(config, fetch.transfers, { k: dk, v: dv }))]),
   );
@@ -41,15 +41,15 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
     chunkBackward(attention, { chunkRead, router, sums }, grads);
   }
   for (const exchange of exchanges.values()) exchange.post();
-  ownBackward(attention, grads);
+  attendOwnBackward(attention, grads);
   for (const exchange of exchanges.values()) exchange.accumulate();
   return [...[dq, dk, dv].map((sum) => castTo(sum, q.dtype)), dRouter];
 }
 
 /** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
-function ownBackward(attention: RoutedAttention, grads: BackwardOperands): void {
+function attendOwnBackward(attention: RoutedAttention, grads: BackwardOperands): void {
   using resources = new ResourceStack();
-  const { dOut, lse, delta } = ownGradients(attention, grads, resources);
+  const { dOut, lse, delta } = computeOwnGradients(attention, grads, resources);
   const { config, q, k, v } = attention;
   for (const chunk of config.chunks.own) {
     using inner = new ResourceStack();
@@ -59,7 +59,7 @@ function ownBackward(attention: RoutedAttention, grads: BackwardOperands): void 
       rows(q),
       { dOut: rows(dOut), lse: rows(lse), delta: rows(delta) },
       { k: rows(k), v: rows(v) },
-      tileFor(config, chunk, chunk),
+      createTile(config, chunk, chunk),
     );
   }
 }
@@ -71,7 +71,11 @@ interface OwnGradients {
 }
 
 /** What the kernel needs for the keys of own chunks. */
-function ownGradients(attention: RoutedAttention, grads: BackwardOperands, resources: ResourceStack): OwnGradients {
+function computeOwnGradients(
+  attention: RoutedAttention,
+  grads: BackwardOperands,
+  resources: ResourceStack,
+): OwnGradients {
   const { config, ownState, combined } = attention;
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
@@ -83,14 +87,14 @@ function ownGradients(attention: RoutedAttention, grads: BackwardOperands, resou
   if (config.combine === "exact") {
     // o_i feeds the gate and, with its share a of the softmax, the combined output:
     // dOut = dOwn + a·dC, and rowsum(dOut·o_i) − dlse = rowsum(dOwn·o_i) + a·delta.
-    const share = resources.use(softmaxShare(ownState.lse, combined.lse));
-    const heads = resources.use(share.reshape([...share.shape, 1]));
-    const shared = resources.use(device.empty(delta.shape, "float32"));
-    kernels.binary("mul", dOut, dCombined, heads);
+    const ownShare = resources.use(softmaxShare(ownState.lse, combined.lse));
+    const shareColumn = resources.use(ownShare.reshape([...ownShare.shape, 1]));
+    const sharedDelta = resources.use(device.empty(delta.shape, "float32"));
+    kernels.binary("mul", dOut, dCombined, shareColumn);
     kernels.binary("add", dOut, dOut, dOwn);
     kernels.rowDot(sums, dOwn, ownState.out);
-    kernels.binary("mul", shared, share, delta);
-    kernels.binary("add", sums, sums, shared);
+    kernels.binary("mul", sharedDelta, ownShare, delta);
+    kernels.binary("add", sums, sums, sharedDelta);
     return { dOut, lse: ownState.lse, delta: sums };
   }
   kernels.copy(dOut, dOwn);
@@ -103,9 +107,9 @@ function ownGradients(attention: RoutedAttention, grads: BackwardOperands, resou
 function addUnroutedGradients(dOut: Tensor, dCombined: Tensor, attention: RoutedAttention): void {
   for (const [query, chunk] of attention.config.chunks.own.entries()) {
     for (const [b0, b1] of attention.batchRuns(false, query)) {
-      using sum = chunkRows(dOut, chunk, b0, b1);
-      using more = chunkRows(dCombined, chunk, b0, b1);
-      dOut.device.kernels.binary("add", sum, sum, more);
+      using target = chunkRows(dOut, chunk, b0, b1);
+      using addend = chunkRows(dCombined, chunk, b0, b1);
+      dOut.device.kernels.binary("add", target, target, addend);
     }
   }
 }
@@ -118,14 +122,19 @@ interface ChunkBackward {
 }
 
 /** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
-function chunkBackward(attention: RoutedAttention, given: ChunkBackward, grads: BackwardOperands): void {
+function chunkBackward(attention: RoutedAttention, chunkGradient: ChunkBackward, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const rows: RowsView = (x) =>
     resources.use(
-      chunkRows(x, attention.config.chunks.own[given.chunkRead.query]!, given.chunkRead.b0, given.chunkRead.b1),
+      chunkRows(
+        x,
+        attention.config.chunks.own[chunkGradient.chunkRead.query]!,
+        chunkGradient.chunkRead.b0,
+        chunkGradient.chunkRead.b1,
+      ),
     );
-  if (attention.config.combine === "exact") exactBackward(attention, given, { grads, rows });
-  else softBackward(attention, given, { grads, rows });
+  if (attention.config.combine === "exact") exactBackward(attention, chunkGradient, { grads, rows });
+  else softBackward(attention, chunkGradient, { grads, rows });
 }
 
 /** The rows of the read's queries. */
@@ -137,41 +146,49 @@ interface BackwardContext {
 }
 
 /** The keys are some among all of one softmax; the bias on their logits has the derivative Σ dv·v − Σ mass·delta. */
-function exactBackward(attention: RoutedAttention, given: ChunkBackward, { grads, rows }: BackwardContext): void {
-  const { chunkRead, sums } = given;
+function exactBackward(
+  attention: RoutedAttention,
+  chunkGradient: ChunkBackward,
+  { grads, rows }: BackwardContext,
+): void {
+  const { chunkRead, sums } = chunkGradient;
   const { kernels } = sums.k.device;
   using keys = chunkRead.fetch.kv(chunkRead);
   using dv = zerosLike(keys.v);
   const delta = rows(grads.delta);
   const saved = { dOut: rows(grads.dCombined), lse: rows(attention.combined.lse), delta };
   keysBackward(attention, chunkRead, { saved, rows, grads, keys, into: { k: sums.k, v: dv } });
-  using place = routerElement(grads.dRouter, chunkRead);
-  using dots = keys.v.device.empty(keys.v.shape.slice(0, 3), "float32");
-  kernels.rowDot(dots, dv, keys.v);
-  reduceInto("sum", place, dots);
+  using routerGradient = routerElement(grads.dRouter, chunkRead);
+  using rowDots = keys.v.device.empty(keys.v.shape.slice(0, 3), "float32");
+  kernels.rowDot(rowDots, dv, keys.v);
+  reduceInto("sum", routerGradient, rowDots);
   using mass = chunkMass(attention, chunkRead);
   kernels.binary("mul", mass, mass, delta);
-  using lost = mass.device.empty(place.shape, "float32");
-  reduceInto("sum", lost, mass);
-  kernels.binary("sub", place, place, lost);
+  using negatedMass = mass.device.empty(routerGradient.shape, "float32");
+  reduceInto("sum", negatedMass, mass);
+  kernels.binary("sub", routerGradient, routerGradient, negatedMass);
   kernels.binary("add", sums.v, sums.v, dv);
 }
 
 /** The chunk has a softmax of its own, and a weight. */
-function softBackward(attention: RoutedAttention, given: ChunkBackward, { grads, rows }: BackwardContext): void {
-  const { chunkRead, router, sums } = given;
+function softBackward(
+  attention: RoutedAttention,
+  chunkGradient: ChunkBackward,
+  { grads, rows }: BackwardContext,
+): void {
+  const { chunkRead, router, sums } = chunkGradient;
   const { out, lse } = chunkRead.state!;
   const { kernels } = out.device;
   const dCombined = rows(grads.dCombined);
   using delta = lse.device.empty(lse.shape, "float32");
   kernels.rowDot(delta, dCombined, out);
-  using place = routerElement(grads.dRouter, chunkRead);
-  reduceInto("sum", place, delta);
+  using routerGradient = routerElement(grads.dRouter, chunkRead);
+  reduceInto("sum", routerGradient, delta);
   using weight = pairView(router, { ...chunkRead, i: chunkRead.query, j: chunkRead.chunk.index }, 4);
-  using flat = pairView(router, { ...chunkRead, i: chunkRead.query, j: chunkRead.chunk.index }, 3);
+  using routerWeight = pairView(router, { ...chunkRead, i: chunkRead.query, j: chunkRead.chunk.index }, 3);
   using dOut = out.device.empty(out.shape, "float32");
   kernels.binary("mul", dOut, dCombined, weight);
-  kernels.binary("mul", delta, delta, flat);
+  kernels.binary("mul", delta, delta, routerWeight);
   using keys = chunkRead.fetch.kv(chunkRead);
   keysBackward(attention, chunkRead, { saved: { dOut, lse, delta }, rows, grads, keys, into: sums });
 }
@@ -191,9 +208,9 @@ function keysBackward(
   read: AttendedChunk,
   { saved, rows, grads, keys, into }: KeysBackward,
 ): void {
-  const tile = tileFor(config, config.chunks.own[read.query]!, read.chunk);
-  const own = { dq: rows(grads.dq), dk: into.k, dv: into.v };
-  q.device.kernels.attendBackward(own, rows(q), saved, keys, tile);
+  const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
+  const stateGradients = { dq: rows(grads.dq), dk: into.k, dv: into.v };
+  q.device.kernels.attendBackward(stateGradients, rows(q), saved, keys, tile);
 }
 
 /** The gradients that a backward works on: [B,H,S,D] each, of keys and values [B,Hkv,S,D], and the rows' dot products [B,H,S]. */

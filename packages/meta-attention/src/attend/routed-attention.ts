@@ -9,7 +9,7 @@ import type { RoutedAttentionConfig } from "../options.ts";
 import type { ChosenChunks } from "../route/choose.ts";
 
 /** Queries of one chunk against keys of another, or the same. */
-export function tileFor({ chunks: { mask }, scale }: RoutedAttentionConfig, queries: Chunk, keys: Chunk): Tile {
+export function createTile({ chunks: { mask }, scale }: RoutedAttentionConfig, queries: Chunk, keys: Chunk): Tile {
   return { q: queries.spans, k: keys.spans, mask, scale };
 }
 
@@ -53,13 +53,13 @@ export class RoutedAttention implements Disposable {
   readonly #chosen: ChosenChunks[] = [];
 
   constructor(plan: RoutedAttentionConfig, { q, k, v }: Qkv) {
-    const use = <T extends Disposable>(thing: T): T => this.#resources.use(thing);
+    const trackResource = <T extends Disposable>(resource: T): T => this.#resources.use(resource);
     const [batch, numHeads, rows] = q.shape as [number, number, number];
     this.config = plan;
-    this.q = use(q.detach());
-    this.k = use(k.detach());
-    this.v = use(v.detach());
-    const lse = (): Tensor => use(q.device.empty([batch, numHeads, rows], "float32"));
+    this.q = trackResource(q.detach());
+    this.k = trackResource(k.detach());
+    this.v = trackResource(v.detach());
+    const lse = (): Tensor => trackResource(q.device.empty([batch, numHeads, rows], "float32"));
     this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * plan.headDim], "float32"));
     this.#ownState = { out: this.#outputPart(0), lse: lse() };
     this.#combined = { out: this.#outputPart(this.#parts - 1), lse: lse() };
@@ -94,14 +94,15 @@ export class RoutedAttention implements Disposable {
     recordAttend(config, chosen);
     const edges = planTransfers({ chosen, before: this.#chosen }, config.chunks);
     const fetch = this.#resources.use(new ChunkFetch(config, edges, { k, v }));
-    if (earlier.length === 0) this.#attendOwn();
+    if (earlier.length === 0) this.#attendOwnChunks();
     this.#fetches.push(fetch);
     this.#chosen.push(chosen);
     fetch.wait();
     const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.isFetched(chunk, b));
     for (const each of this.#fetches) {
-      const has = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.isFetched.bind(each);
-      for (const read of chunkReads(chosen, config.chunks, has)) this.attended.push(this.#attendChunk(read, each));
+      const isReadFrom = each === fetch ? (chunk: Chunk, b: number) => !isLocal(chunk, b) : each.isFetched.bind(each);
+      for (const read of chunkReads(chosen, config.chunks, isReadFrom))
+        this.attended.push(this.#attendChunk(read, each));
     }
   }
 
@@ -117,10 +118,10 @@ export class RoutedAttention implements Disposable {
     if (q.dtype === "float32") return this.#packed.detach();
     using _ = this.#outputs;
     const { shape } = this.#packed;
-    const exact = this.#packed;
+    const float32Result = this.#packed;
     this.#outputs = new ResourceStack();
     this.#packed = this.#outputs.use(q.device.empty(shape, q.dtype));
-    q.device.kernels.copy(this.#packed, exact);
+    q.device.kernels.copy(this.#packed, float32Result);
     this.#ownState = { ...this.#ownState, out: this.#outputPart(0) };
     this.#combined = { ...this.#combined, out: this.#outputPart(this.#parts - 1) };
     return this.#packed.detach();
@@ -134,7 +135,7 @@ export class RoutedAttention implements Disposable {
     return this.#outputs.use(headsView(this.#packed, part, this.config));
   }
 
-  #attendOwn(): void {
+  #attendOwnChunks(): void {
     const { config, ownState, combined, q } = this;
     const { kernels } = q.device;
     kernels.fill(ownState.out, 0);
@@ -143,7 +144,7 @@ export class RoutedAttention implements Disposable {
       using rows = this.#rows(ownState, { query, b0: 0, b1: q.shape[0]! });
       using k = chunkRows(this.k, chunk);
       using v = chunkRows(this.v, chunk);
-      kernels.attend(rows, rows.q, { k, v }, tileFor(config, chunk, chunk));
+      kernels.attend(rows, rows.q, { k, v }, createTile(config, chunk, chunk));
     }
     kernels.copy(combined.lse, ownState.lse);
     if (config.gate) kernels.copy(combined.out, ownState.out);
@@ -154,7 +155,7 @@ export class RoutedAttention implements Disposable {
     const { kernels } = this.q.device;
     using rows = this.#rows(this.combined, read);
     using keys = fetch.kv(read);
-    const tile = tileFor(config, config.chunks.own[read.query]!, read.chunk);
+    const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
     for (let { b0 } = read; b0 < read.b1; b0++) this.#attendedRows.add(read.query * this.q.shape[0]! + b0);
     if (config.combine === "exact") {
       const before = this.#copy(rows.lse);
@@ -179,8 +180,13 @@ export class RoutedAttention implements Disposable {
   #rows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<ChunkRead, "query" | "b0" | "b1">): ChunkRows {
     const chunk = this.config.chunks.own[query]!;
     const resources = new ResourceStack();
-    const part = (x: Tensor): Tensor => resources.use(chunkRows(x, chunk, b0, b1));
-    return { out: part(out), lse: part(lse), q: part(this.q), [Symbol.dispose]: () => resources[Symbol.dispose]() };
+    const viewRows = (x: Tensor): Tensor => resources.use(chunkRows(x, chunk, b0, b1));
+    return {
+      out: viewRows(out),
+      lse: viewRows(lse),
+      q: viewRows(this.q),
+      [Symbol.dispose]: () => resources[Symbol.dispose](),
+    };
   }
 
   [Symbol.dispose](): void {
@@ -201,8 +207,8 @@ export function chunkMass(
   using lse = chunkRows(combined.lse, config.chunks.own[query]!, b0, b1);
   if (state) return softmaxShare(state.lse, lse);
   const mass = softmaxShare(after!, lse);
-  using rest = softmaxShare(before!, lse);
-  lse.device.kernels.binary("sub", mass, mass, rest);
+  using massBefore = softmaxShare(before!, lse);
+  lse.device.kernels.binary("sub", mass, mass, massBefore);
   return mass;
 }
 
@@ -220,9 +226,9 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
   const { kernels } = q.device;
   const { chunks } = config;
   const batch = q.shape[0]!;
-  using shape = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
-  const result = { mean: zerosLike(shape), peak: zerosLike(shape) };
-  const writeMass = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
+  using shapeTensor = q.device.empty([batch, chunks.own.length, chunks.all.length], "float32");
+  const result = { mean: zerosLike(shapeTensor), peak: zerosLike(shapeTensor) };
+  const accumulateMass = (mass: Tensor, at: { b0: number; b1: number; i: number; j: number }): void => {
     using mean = pairView(result.mean, at, 3);
     using peak = pairView(result.peak, at, 3);
     reduceInto("sum", mean, mass);
@@ -232,11 +238,11 @@ export function attentionMass(attention: RoutedAttention): AttentionMass {
   using shares = softmaxShare(ownState.lse, combined.lse);
   for (const [i, chunk] of chunks.own.entries()) {
     using rows = chunkRows(shares, chunk);
-    writeMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
+    accumulateMass(rows, { b0: 0, b1: batch, i, j: chunk.index });
   }
   for (const read of attention.attended) {
     using mass = chunkMass(attention, read);
-    writeMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
+    accumulateMass(mass, { b0: read.b0, b1: read.b1, i: read.query, j: read.chunk.index });
   }
   return result;
 }

@@ -23,17 +23,17 @@ export class KvChunkBuffers implements Disposable {
 
   /** Uninitialised. */
   constructor(device: Device, runs: readonly BatchRun[], { numKvHeads, headDim, dtype }: KvFormat) {
-    const byChunk = new Map<number, number[]>();
+    const batchesByChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
-      const list = byChunk.get(chunk.index) ?? [];
-      byChunk.set(chunk.index, list);
-      for (let b = b0; b < b1; b++) list.push(b);
+      const batches = batchesByChunk.get(chunk.index) ?? [];
+      batchesByChunk.set(chunk.index, batches);
+      for (let b = b0; b < b1; b++) batches.push(b);
     }
     for (const { chunk } of runs) {
       if (this.#chunks.has(chunk.index)) continue;
-      const batch = byChunk.get(chunk.index)!;
-      const memory = this.#resources.use(device.empty([batch.length, 2, numKvHeads, chunk.length, headDim], dtype));
-      this.#chunks.set(chunk.index, { slots: new Map(batch.map((b, place) => [b, place])), memory });
+      const batches = batchesByChunk.get(chunk.index)!;
+      const memory = this.#resources.use(device.empty([batches.length, 2, numKvHeads, chunk.length, headDim], dtype));
+      this.#chunks.set(chunk.index, { slots: new Map(batches.map((b, slot) => [b, slot])), memory });
     }
   }
 
@@ -44,7 +44,7 @@ export class KvChunkBuffers implements Disposable {
   }
 
   /** The run as it travels, dense [b1 − b0,2,Hkv,S,D]. */
-  packed({ chunk, b0, b1 }: BatchRun): Tensor {
+  viewOfRun({ chunk, b0, b1 }: BatchRun): Tensor {
     const { slots, memory } = this.#chunks.get(chunk.index)!;
     const first = slots.get(b0)!;
     return memory.slice(0, first, first + b1 - b0);
@@ -52,7 +52,7 @@ export class KvChunkBuffers implements Disposable {
 
   /** The run as kernels see it, [b1 − b0,Hkv,S,D] each. */
   kv(run: BatchRun): DisposableKv {
-    using message = this.packed(run);
+    using message = this.viewOfRun(run);
     return unpackKv(message);
   }
 
@@ -65,14 +65,14 @@ export class KvChunkBuffers implements Disposable {
 /** The two halves of [n,2,Hkv,S,D]. */
 export function unpackKv(message: Tensor): DisposableKv {
   const [n, , numHeads, rows, size] = message.shape as [number, number, number, number, number];
-  const [whole, half, ...inner] = message.strides as [number, number, number, number, number];
-  const part = (which: number): Tensor =>
+  const [batchStride, kvStride, ...innerStrides] = message.strides as [number, number, number, number, number];
+  const viewHalf = (halfIndex: number): Tensor =>
     message.view({
       shape: [n, numHeads, rows, size],
-      strides: [whole, ...inner],
-      offset: message.offset + which * half,
+      strides: [batchStride, ...innerStrides],
+      offset: message.offset + halfIndex * kvStride,
     });
-  return disposableKv(part(0), part(1));
+  return disposableKv(viewHalf(0), viewHalf(1));
 }
 
 /** A run of this rank's own k and v, or dk and dv. */
@@ -119,11 +119,16 @@ interface ChunkRequests {
 /** This rank's messages. */
 export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTransfers {
   const { rank, ranks, all, own } = chunks;
-  const foreign = all.filter(({ owner }) => owner !== rank);
-  const others = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
+  const remoteChunks = all.filter(({ owner }) => owner !== rank);
+  const otherRanks = Array.from({ length: ranks }, (_, other) => other).filter((other) => other !== rank);
   return {
-    receives: requiredChunks(rank, foreign, { requests, chunks }).map((run) => ({ ...run, peer: run.chunk.owner })),
-    sends: others.flatMap((peer) => requiredChunks(peer, own, { requests, chunks }).map((run) => ({ ...run, peer }))),
+    receives: requiredChunks(rank, remoteChunks, { requests, chunks }).map((run) => ({
+      ...run,
+      peer: run.chunk.owner,
+    })),
+    sends: otherRanks.flatMap((peer) =>
+      requiredChunks(peer, own, { requests, chunks }).map((run) => ({ ...run, peer })),
+    ),
   };
 }
 
@@ -134,19 +139,23 @@ function requiredChunks(
   { requests: { chosen, before }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
 ): BatchRun[] {
   const queries = all.filter(({ owner }) => owner === rank);
-  const reads = (by: ChosenChunks, j: number, b: number): boolean =>
+  const isChosenBy = (by: ChosenChunks, j: number, b: number): boolean =>
     queries.some(({ index }) => by[b]![index]!.includes(j));
-  return batchRuns(requests, chosen.length, (j, b) => reads(chosen, j, b) && !before.some((by) => reads(by, j, b)));
+  return batchRuns(
+    requests,
+    chosen.length,
+    (j, b) => isChosenBy(chosen, j, b) && !before.some((by) => isChosenBy(by, j, b)),
+  );
 }
 
 /** What this rank's query chunks attend to among the chunks that `has` names, those of the first before those of the second. */
 export function chunkReads(
   chosen: ChosenChunks,
   { all, own }: Chunks,
-  has: (chunk: Chunk, b: number) => boolean,
+  isAvailable: (chunk: Chunk, b: number) => boolean,
 ): ChunkRead[] {
   return own.flatMap(({ index }, query) =>
-    batchRuns(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j) && has(all[j]!, b)).map((run) => ({
+    batchRuns(all, chosen.length, (j, b) => chosen[b]![index]!.includes(j) && isAvailable(all[j]!, b)).map((run) => ({
       ...run,
       query,
     })),
@@ -157,9 +166,9 @@ export function chunkReads(
 function batchRuns(
   requests: readonly Chunk[],
   batch: number,
-  holds: (chunk: number, b: number) => boolean,
+  isIncluded: (chunk: number, b: number) => boolean,
 ): BatchRun[] {
   return requests.flatMap((chunk) =>
-    findRuns(batch, (b) => holds(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })),
+    findRuns(batch, (b) => isIncluded(chunk.index, b)).map(([b0, b1]) => ({ chunk, b0, b1 })),
   );
 }

@@ -21,16 +21,16 @@ export class GradientExchange implements Disposable {
   readonly #ownKv: KvBlock;
   readonly #memory: KvChunkBuffers;
   readonly #resources = new ResourceStack();
-  #arrivals: (BatchRun & { readonly tensor: Tensor })[] = [];
+  #arrivingGradients: (BatchRun & { readonly tensor: Tensor })[] = [];
   #work: Work | undefined;
 
   /** `own`: this rank's dk and dv, float32 [B,Hkv,S,D]. */
-  constructor(config: RoutedAttentionConfig, planned: ChunkTransfers, own: KvBlock) {
+  constructor(config: RoutedAttentionConfig, plannedTransfers: ChunkTransfers, own: KvBlock) {
     this.#config = config;
-    this.#transfers = planned;
+    this.#transfers = plannedTransfers;
     this.#ownKv = own;
     this.#memory = this.#resources.use(
-      new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: "float32" }).clear(),
+      new KvChunkBuffers(own.k.device, plannedTransfers.receives, { ...config, dtype: "float32" }).clear(),
     );
   }
 
@@ -45,13 +45,13 @@ export class GradientExchange implements Disposable {
     if (sends.length + receives.length === 0) return;
     const { group, label, numKvHeads, headDim } = this.#config;
     const { device } = group;
-    this.#arrivals = sends.map((run) => {
+    this.#arrivingGradients = sends.map((run) => {
       const shape = [run.b1 - run.b0, 2, numKvHeads, run.chunk.length, headDim];
       return { ...run, tensor: this.#resources.use(device.empty(shape, "float32")) };
     });
     const transfers: Transfer[] = [
-      ...receives.map((run) => ({ tensor: this.#resources.use(this.#memory.packed(run)), to: run.peer })),
-      ...sends.map((run, i) => ({ tensor: this.#arrivals[i]!.tensor, from: run.peer })),
+      ...receives.map((run) => ({ tensor: this.#resources.use(this.#memory.viewOfRun(run)), to: run.peer })),
+      ...sends.map((run, i) => ({ tensor: this.#arrivingGradients[i]!.tensor, from: run.peer })),
     ];
     this.#work = group.sendRecv(transfers, { label: `${label} backward` });
   }
@@ -59,11 +59,11 @@ export class GradientExchange implements Disposable {
   accumulate(): void {
     this.#work?.wait();
     this.#work = undefined;
-    for (const { chunk, b0, b1, tensor } of this.#arrivals) {
-      using arrived = unpackKv(tensor);
+    for (const { chunk, b0, b1, tensor } of this.#arrivingGradients) {
+      using receivedGradients = unpackKv(tensor);
       for (const part of ["k", "v"] as const) {
-        using sum = chunkRows(this.#ownKv[part], chunk, b0, b1);
-        sum.device.kernels.binary("add", sum, sum, arrived[part]);
+        using ownGradient = chunkRows(this.#ownKv[part], chunk, b0, b1);
+        ownGradient.device.kernels.binary("add", ownGradient, ownGradient, receivedGradients[part]);
       }
     }
   }
@@ -87,11 +87,11 @@ export class ChunkFetch implements Disposable {
   readonly #messages = new ResourceStack();
   #work: Work | undefined;
 
-  constructor(config: RoutedAttentionConfig, planned: ChunkTransfers, own: KvBlock) {
-    this.transfers = planned;
+  constructor(config: RoutedAttentionConfig, plannedTransfers: ChunkTransfers, own: KvBlock) {
+    this.transfers = plannedTransfers;
     this.#rank = config.chunks.rank;
     this.#ownKv = own;
-    this.#memory = new KvChunkBuffers(own.k.device, planned.receives, { ...config, dtype: own.k.dtype });
+    this.#memory = new KvChunkBuffers(own.k.device, plannedTransfers.receives, { ...config, dtype: own.k.dtype });
     this.#work = this.#post(config);
   }
 
@@ -99,18 +99,21 @@ export class ChunkFetch implements Disposable {
     const { sends, receives } = this.transfers;
     if (sends.length + receives.length === 0) return undefined;
     const resources = this.#messages;
-    const packed = new Map<number, KvChunkBuffers>();
+    const packedChunks = new Map<number, KvChunkBuffers>();
     for (const run of sends) {
-      if (packed.has(run.chunk.index)) continue;
+      if (packedChunks.has(run.chunk.index)) continue;
       const { device, dtype, shape } = this.#ownKv.k;
-      const whole: BatchRun = { chunk: run.chunk, b0: 0, b1: shape[0]! };
-      const memory = resources.use(new KvChunkBuffers(device, [whole], { numKvHeads, headDim, dtype }));
-      this.#pack(memory, whole);
-      packed.set(run.chunk.index, memory);
+      const wholeBatch: BatchRun = { chunk: run.chunk, b0: 0, b1: shape[0]! };
+      const memory = resources.use(new KvChunkBuffers(device, [wholeBatch], { numKvHeads, headDim, dtype }));
+      this.#pack(memory, wholeBatch);
+      packedChunks.set(run.chunk.index, memory);
     }
     const transfers: Transfer[] = [
-      ...sends.map((run) => ({ tensor: resources.use(packed.get(run.chunk.index)!.packed(run)), to: run.peer })),
-      ...receives.map((run) => ({ tensor: resources.use(this.#memory.packed(run)), from: run.peer })),
+      ...sends.map((run) => ({
+        tensor: resources.use(packedChunks.get(run.chunk.index)!.viewOfRun(run)),
+        to: run.peer,
+      })),
+      ...receives.map((run) => ({ tensor: resources.use(this.#memory.viewOfRun(run)), from: run.peer })),
     ];
     return group.sendRecv(transfers, { label });
   }

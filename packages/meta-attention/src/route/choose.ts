@@ -38,9 +38,9 @@ export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSp
       received: formatValue(step),
     });
   }
-  const all = chunks - 1;
+  const maxTopK = chunks - 1;
   if (step >= steps) return topK;
-  return Math.round(all + ((topK - all) * step) / steps);
+  return Math.round(maxTopK + ((topK - maxTopK) * step) / steps);
 }
 
 /** The chunks that each query chunk attends to beside itself: by batch element and query chunk, best first. */
@@ -88,23 +88,23 @@ export function chunkVisibility(
   chunks: number,
   { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
 ): ChunkVisibility {
-  const may = Uint8Array.from({ length: chunks * chunks }, (_, at) => {
+  const isAllowed = Uint8Array.from({ length: chunks * chunks }, (_, at) => {
     const [i, j] = [Math.floor(at / chunks), at % chunks];
     return (causal ? j < i : j !== i) && maskAllows(i, j) ? 1 : 0;
   });
-  const counts = Array.from({ length: chunks }, (_, i) =>
-    may.subarray(i * chunks, (i + 1) * chunks).reduce((sum, yes) => sum + yes, 0),
+  const allowedCounts = Array.from({ length: chunks }, (_, i) =>
+    isAllowed.subarray(i * chunks, (i + 1) * chunks).reduce((sum, yes) => sum + yes, 0),
   );
   return {
     chunks,
     causal,
-    canAttend: (i, j) => may[i * chunks + j] === 1,
-    count: (i) => counts[i]!,
+    canAttend: (i, j) => isAllowed[i * chunks + j] === 1,
+    count: (i) => allowedCounts[i]!,
   };
 }
 
 /** [N,N]: `valueIfTrue` where the predicate is true, `valueIfFalse` elsewhere. */
-export function chunkPairs(
+export function createPairMask(
   ctx: Context,
   chunks: number,
   {

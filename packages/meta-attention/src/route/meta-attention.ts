@@ -14,7 +14,7 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import { checkHeads } from "../options.ts";
-import { chunkPairs, type ChunkVisibility, chunkVisibility } from "./choose.ts";
+import { createPairMask, type ChunkVisibility, chunkVisibility } from "./choose.ts";
 
 // B batch, N chunks, M length of a summary.
 
@@ -108,34 +108,40 @@ export class MetaAttention extends Module {
     const call = routeOptions.parse(options);
     const { noise, visibility = chunkVisibility(summaries.shape[1] ?? 0, { causal: this.#causal }) } = call;
     this.#checkInput(summaries, visibility);
-    const { refinedSummaries, chunkAttention } = this.#refine(summaries.layerNorm(), visibility);
+    const { refinedSummaries, chunkAttention } = this.#refineSummaries(summaries.layerNorm(), visibility);
     const { scores, routing } = this.#route(this.#scores(refinedSummaries, visibility), { noise, visibility });
-    const all = [scores, routing, chunkAttention, refinedSummaries];
+    const outputs = [scores, routing, chunkAttention, refinedSummaries];
     return {
       scores,
       routing,
       chunkAttention,
       refinedSummaries,
-      [Symbol.dispose]: () => all.forEach((x) => x.dispose()),
+      [Symbol.dispose]: () => outputs.forEach((x) => x.dispose()),
     };
   }
 
-  #refine(normal: Tensor, { chunks, causal }: ChunkVisibility): Pick<Routing, "refinedSummaries" | "chunkAttention"> {
-    const qkv = this.qkvProjection.forward(normal);
+  #refineSummaries(
+    normalizedSummaries: Tensor,
+    { chunks, causal }: ChunkVisibility,
+  ): Pick<Routing, "refinedSummaries" | "chunkAttention"> {
+    const qkv = this.qkvProjection.forward(normalizedSummaries);
     const [q, k, v] = [this.#head(qkv, 0), this.#head(qkv, 1), this.#head(qkv, 2)];
     const predicate = (i: number, l: number) => l <= i || !causal;
-    const mask = chunkPairs(this.#ctx, chunks, { predicate, valueIfTrue: 0, valueIfFalse: -Infinity });
+    const mask = createPairMask(this.#ctx, chunks, { predicate, valueIfTrue: 0, valueIfFalse: -Infinity });
     const scores = q.matmul(k.transpose(-2, -1)).scale((this.#size / this.#heads) ** -0.5);
     const weights = scores.add(mask).softmax();
-    const merged = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normal.shape);
-    return { refinedSummaries: normal.add(this.outProjection.forward(merged)), chunkAttention: weights.mean(1) };
+    const mergedHeads = weights.matmul(v).permute([0, 2, 1, 3]).reshape(normalizedSummaries.shape);
+    return {
+      refinedSummaries: normalizedSummaries.add(this.outProjection.forward(mergedHeads)),
+      chunkAttention: weights.mean(1),
+    };
   }
 
   /** Part of [q|k|v] as heads [B,H,N,M/H]. */
   #head(qkv: Tensor, part: number): Tensor {
     const { batch, chunks } = this.#sizes(qkv);
-    const own = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
-    return own.reshape([batch, chunks, this.#heads, this.#size / this.#heads]).permute([0, 2, 1, 3]);
+    const headFeatures = qkv.slice(-1, part * this.#size, (part + 1) * this.#size);
+    return headFeatures.reshape([batch, chunks, this.#heads, this.#size / this.#heads]).permute([0, 2, 1, 3]);
   }
 
   /** Every chunk's query against every chunk's key. */
@@ -148,15 +154,15 @@ export class MetaAttention extends Module {
   /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
   #shiftScores(refined: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refined);
-    const first = zeros(this.#ctx, [batch, 1, this.#size]);
-    return concatenate([first, refined.slice(1, 0, chunks - 1)], 1);
+    const zeroSummary = zeros(this.#ctx, [batch, 1, this.#size]);
+    return concatenate([zeroSummary, refined.slice(1, 0, chunks - 1)], 1);
   }
 
   #route(
     unmaskedScores: Tensor,
     { noise, visibility: { chunks, canAttend } }: { noise: Tensor | undefined; visibility: ChunkVisibility },
   ): Pick<Routing, "scores" | "routing"> {
-    const mask = chunkPairs(this.#ctx, chunks, { predicate: canAttend, valueIfTrue: 0, valueIfFalse: -Infinity });
+    const mask = createPairMask(this.#ctx, chunks, { predicate: canAttend, valueIfTrue: 0, valueIfFalse: -Infinity });
     const scores = unmaskedScores.add(noise ? mask.add(noise) : mask);
     return { scores, routing: scores.softmax() };
   }

@@ -36,19 +36,19 @@ const gatherOp = defineOp({
   name: "gatherSummaries",
   forward([own, keyStatistics]: readonly (Tensor | null)[], { chunks, group, label }: GatherContext) {
     using packed = packSlots(own!, keyStatistics ?? null, chunks);
-    using bySlot = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
-    if (group.size === 1) packed.device.kernels.copy(bySlot, packed);
-    else group.allGather(bySlot, packed, { label }).wait();
-    return { output: slotsToChunks(bySlot, chunks), saved: { shape: own!.shape, chunks, group, label } };
+    using gatheredSlots = packed.device.empty(packed.shape.with(0, group.size * chunks.perRank), packed.dtype);
+    if (group.size === 1) packed.device.kernels.copy(gatheredSlots, packed);
+    else group.allGather(gatheredSlots, packed, { label }).wait();
+    return { output: slotsToChunks(gatheredSlots, chunks), saved: { shape: own!.shape, chunks, group, label } };
   },
   backward({ shape, chunks, group, label }, dOut) {
     const [count, , size] = shape as [number, number, number];
-    using part = dOut.slice(2, 0, size);
-    using bySlot = chunksToSlots(part, chunks);
-    using places = dOut.device.empty(bySlot.shape.with(0, chunks.perRank), dOut.dtype);
-    if (group.size === 1) dOut.device.kernels.copy(places, bySlot);
-    else group.reduceScatter(places, bySlot, "sum", { label }).wait();
-    return [places.slice(0, 0, count)];
+    using summaryGradient = dOut.slice(2, 0, size);
+    using slotGradients = chunksToSlots(summaryGradient, chunks);
+    using ownSlotGradients = dOut.device.empty(slotGradients.shape.with(0, chunks.perRank), dOut.dtype);
+    if (group.size === 1) dOut.device.kernels.copy(ownSlotGradients, slotGradients);
+    else group.reduceScatter(ownSlotGradients, slotGradients, "sum", { label }).wait();
+    return [ownSlotGradients.slice(0, 0, count)];
   },
 });
 
@@ -59,11 +59,11 @@ function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { perRank }:
   const packed = device.empty([perRank, batch, size + (keyStatistics?.shape[2] ?? 0)], dtype);
   if (count < perRank) device.kernels.fill(packed, 0);
   if (count === 0) return packed;
-  using places = packed.slice(0, 0, count);
-  using first = places.slice(2, 0, size);
-  using rest = places.slice(2, size);
-  device.kernels.copy(first, summaries);
-  if (keyStatistics) device.kernels.copy(rest, keyStatistics);
+  using usedSlots = packed.slice(0, 0, count);
+  using summarySlots = usedSlots.slice(2, 0, size);
+  using statisticSlots = usedSlots.slice(2, size);
+  device.kernels.copy(summarySlots, summaries);
+  if (keyStatistics) device.kernels.copy(statisticSlots, keyStatistics);
   return packed;
 }
 
@@ -71,8 +71,11 @@ function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { perRank }:
  * The summaries of all chunks, with what else is known of each → [N,B,M+W], in the order of the sequence. One all-gather; the
  * backward is a reduce-scatter of the summaries' gradient.
  */
-function gatherSummaries({ summaries, keyStatistics, dependencies }: SummaryInputs, gathering: GatherContext): Tensor {
-  return gatherOp([summaries, keyStatistics, ...dependencies], gathering);
+function gatherSummaries(
+  { summaries, keyStatistics, dependencies }: SummaryInputs,
+  gatherContext: GatherContext,
+): Tensor {
+  return gatherOp([summaries, keyStatistics, ...dependencies], gatherContext);
 }
 
 /** Normal noise on the scores: that of a module and a step, apart from what parameters and ranks draw. */
@@ -97,11 +100,11 @@ export function gatherAndRoute(
   const { ctx, group, label, chunks } = plan;
   const gathered = gatherSummaries(inputs, { chunks, group, label });
   using summaries = gathered.slice(2, 0, inputs.summaries.shape[2]);
-  using byBatch = summaries.permute([1, 0, 2]);
+  using summariesByBatch = summaries.permute([1, 0, 2]);
   const { visibility } = chunks;
-  if (!noise) return { routing: metaAttention.forward(byBatch, { visibility }), gathered };
-  using drawn = drawNoise(ctx, noise, [byBatch.shape[0]!, visibility.chunks, visibility.chunks]);
-  return { routing: metaAttention.forward(byBatch, { visibility, noise: drawn }), gathered };
+  if (!noise) return { routing: metaAttention.forward(summariesByBatch, { visibility }), gathered };
+  using routingNoise = drawNoise(ctx, noise, [summariesByBatch.shape[0]!, visibility.chunks, visibility.chunks]);
+  return { routing: metaAttention.forward(summariesByBatch, { visibility, noise: routingNoise }), gathered };
 }
 
 /** The same on every rank. */
@@ -116,14 +119,14 @@ export function combineWeights(
   { scores }: Routing,
   { combine, chosen, chunks }: { combine: Combine; chosen: ChosenChunks; chunks: Chunks },
 ): Tensor {
-  using own = sliceOwnRows(scores, chunks);
+  using ownScores = sliceOwnRows(scores, chunks);
   if (combine === "exact") {
-    using reachable = visibilityMask(ctx, chunks);
-    return logSoftmax(own, reachable);
+    using allowedPairs = visibilityMask(ctx, chunks);
+    return logSoftmax(ownScores, allowedPairs);
   }
   using mask = chosenMask(ctx, chosen, chunks);
-  using masked = add(own, mask);
-  return softmax(masked);
+  using maskedScores = add(ownScores, mask);
+  return softmax(maskedScores);
 }
 
 // What is added to the scores [B,c,N] of this rank's chunks: 0 for those that count, −Infinity for the others.
@@ -156,27 +159,27 @@ function isOrdered({ all, ranks, perRank }: Chunks): boolean {
 function slotsToChunks(bySlot: Tensor, chunks: Chunks): Tensor {
   if (isOrdered(chunks)) return bySlot.detach();
   const [, batch, width] = bySlot.shape as [number, number, number];
-  const byChunk = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
+  const chunkRows = bySlot.device.empty([chunks.all.length, batch, width], bySlot.dtype);
   using from = flattenBatch(bySlot);
-  using to = flattenBatch(byChunk);
+  using to = flattenBatch(chunkRows);
   using index = slotIndices(chunks, bySlot);
   bySlot.device.kernels.gatherRows(to, from, index);
-  return byChunk;
+  return chunkRows;
 }
 
 /** The way back: chunks [N,B,W] → slots [p·c,B,W], float32, 0 where there is no chunk. */
 function chunksToSlots(byChunk: Tensor, chunks: Chunks): Tensor {
-  const dense = byChunk.contiguous();
-  if (isOrdered(chunks)) return dense;
-  using rows = dense;
+  const contiguousChunks = byChunk.contiguous();
+  if (isOrdered(chunks)) return contiguousChunks;
+  using rows = contiguousChunks;
   const [, batch, width] = rows.shape as [number, number, number];
-  const bySlot = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
-  rows.device.kernels.fill(bySlot, 0);
+  const slotSums = rows.device.empty([chunks.ranks * chunks.perRank, batch, width], "float32");
+  rows.device.kernels.fill(slotSums, 0);
   using from = flattenBatch(rows);
-  using to = flattenBatch(bySlot);
-  using index = slotIndices(chunks, bySlot);
+  using to = flattenBatch(slotSums);
+  using index = slotIndices(chunks, slotSums);
   rows.device.kernels.scatterAddRows(to, from, index);
-  return bySlot;
+  return slotSums;
 }
 
 /** [n,B,W] as [n,B·W]. */

@@ -32,7 +32,7 @@ export interface Architecture {
   layerTypes(fields: Fields, numLayers: number): readonly LayerType[];
 }
 
-const noBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
+const withoutBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
 
 /** attention_bias is that of all four projections. */
 function attentionBiases(fields: Fields): Biases {
@@ -40,7 +40,7 @@ function attentionBiases(fields: Fields): Biases {
   return { qkvBias: bias, outBias: bias, mlpBias: false };
 }
 
-const oneBase = {
+const sharedRopeBase = {
   bases: {
     full_attention: { field: "rope_theta", fallback: 10_000 },
     sliding_attention: { field: "rope_theta", fallback: 10_000 },
@@ -48,24 +48,30 @@ const oneBase = {
   scalesFullAttentionOnly: false,
 };
 
-const repeat = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
+const repeatType = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
 
 /** layer_types, or what the older fields make of each layer. */
-function listedTypes(fields: Fields, numLayers: number, older: (layer: number) => LayerType): readonly LayerType[] {
-  const listed = fields.strings("layer_types", null);
-  if (!listed) return repeat("full_attention", numLayers).map((_, layer) => older(layer));
-  const isKnown = (type: string): type is LayerType => type === "full_attention" || type === "sliding_attention";
-  if (listed.length === numLayers && listed.every(isKnown)) return listed;
+function parseLayerTypes(
+  fields: Fields,
+  numLayers: number,
+  typeOfLayer: (layer: number) => LayerType,
+): readonly LayerType[] {
+  const layerTypes = fields.strings("layer_types", null);
+  if (!layerTypes) return repeatType("full_attention", numLayers).map((_, layer) => typeOfLayer(layer));
+  const isLayerType = (type: string): type is LayerType => type === "full_attention" || type === "sliding_attention";
+  if (layerTypes.length === numLayers && layerTypes.every(isLayerType)) return layerTypes;
   const expected = `full_attention or sliding_attention for each of ${numLayers} layers`;
   throw fields.error("layer_types", expected, "layers of other types are not supported");
 }
 
 /** As Qwen 2 and 3: the layers from max_window_layers on, if use_sliding_window is set. */
 function upperLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
-  const isUsed = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
-  const first = fields.count("max_window_layers", 28);
-  const types = listedTypes(fields, numLayers, (layer) => (layer >= first ? "sliding_attention" : "full_attention"));
-  return isUsed ? types : repeat("full_attention", numLayers);
+  const usesSlidingWindow = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
+  const firstSlidingLayer = fields.count("max_window_layers", 28);
+  const types = parseLayerTypes(fields, numLayers, (layer) =>
+    layer >= firstSlidingLayer ? "sliding_attention" : "full_attention",
+  );
+  return usesSlidingWindow ? types : repeatType("full_attention", numLayers);
 }
 
 const llama: Architecture = {
@@ -74,18 +80,18 @@ const llama: Architecture = {
   hasHeadNorms: false,
   hasPostNorms: false,
   softcaps: false,
-  rope: oneBase,
+  rope: sharedRopeBase,
   biases: (fields) => ({ ...attentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
-  layerTypes: (_, numLayers) => repeat("full_attention", numLayers),
+  layerTypes: (_, numLayers) => repeatType("full_attention", numLayers),
 };
 
 const mistral: Architecture = {
   ...llama,
   defaults: { maxLength: 131_072, isTied: false },
   numKvHeads: 8,
-  biases: noBiases,
+  biases: withoutBiases,
   layerTypes: (fields, numLayers) =>
-    repeat(fields.isNull("sliding_window") ? "full_attention" : "sliding_attention", numLayers),
+    repeatType(fields.isNull("sliding_window") ? "full_attention" : "sliding_attention", numLayers),
 };
 
 const qwen2: Architecture = {
@@ -105,10 +111,10 @@ const gemma2: Architecture = {
   hasHeadNorms: false,
   hasPostNorms: true,
   softcaps: true,
-  rope: oneBase,
+  rope: sharedRopeBase,
   biases: attentionBiases,
   layerTypes: (fields, numLayers) =>
-    listedTypes(fields, numLayers, (layer) => (layer % 2 === 0 ? "sliding_attention" : "full_attention")),
+    parseLayerTypes(fields, numLayers, (layer) => (layer % 2 === 0 ? "sliding_attention" : "full_attention")),
 };
 
 const gemma3: Architecture = {
@@ -124,9 +130,9 @@ const gemma3: Architecture = {
     scalesFullAttentionOnly: true,
   },
   layerTypes(fields, numLayers) {
-    const every = fields.size("sliding_window_pattern", 6);
-    return listedTypes(fields, numLayers, (layer) =>
-      (layer + 1) % every === 0 ? "full_attention" : "sliding_attention",
+    const fullLayerInterval = fields.size("sliding_window_pattern", 6);
+    return parseLayerTypes(fields, numLayers, (layer) =>
+      (layer + 1) % fullLayerInterval === 0 ? "full_attention" : "sliding_attention",
     );
   },
 };
@@ -142,10 +148,10 @@ const architectures: Readonly<Record<string, Architecture>> = {
 };
 
 /** The architecture of a config. */
-export function architectureOf(path: string, json: Json): Architecture {
+export function findArchitecture(path: string, json: Json): Architecture {
   const type = json.model_type;
-  const found = typeof type === "string" && Object.hasOwn(architectures, type) ? architectures[type] : undefined;
-  if (!found) {
+  const architecture = typeof type === "string" && Object.hasOwn(architectures, type) ? architectures[type] : undefined;
+  if (!architecture) {
     throw new FileError({
       where: `${path}: model_type`,
       expected: `one of ${Object.keys(architectures).join(", ")}`,
@@ -161,5 +167,5 @@ export function architectureOf(path: string, json: Json): Architecture {
       remedy: "pass a decoder: encoders are not supported",
     });
   }
-  return found;
+  return architecture;
 }

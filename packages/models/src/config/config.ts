@@ -2,8 +2,8 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { type DType, expectValue, formatValue, type UnaryOp } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
-import { architectureOf } from "./architectures.ts";
-import { Fields, isJson, type Json } from "./fields.ts";
+import { findArchitecture } from "./architectures.ts";
+import { Fields, isJsonObject, type Json } from "./fields.ts";
 import { parseRope, type RopeConfig } from "./rope.ts";
 
 // config.json of a Hugging Face folder, in the terms of this package.
@@ -81,11 +81,11 @@ export interface ModelConfig {
  */
 export function parseConfig(path: string, json: unknown): ModelConfig {
   expectValue("parseConfig: path", typeof path === "string", "the path of the file, used in messages", path);
-  if (!isJson(json)) {
+  if (!isJsonObject(json)) {
     throw new FileError({ where: path, expected: "the JSON object of config.json", received: formatValue(json) });
   }
   const fields = new Fields(path, json);
-  const architecture = architectureOf(path, json);
+  const architecture = findArchitecture(path, json);
   const { defaults } = architecture;
   const numHeads = fields.size("num_attention_heads");
   const hiddenSize = fields.size("hidden_size");
@@ -94,9 +94,9 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const maxLength = fields.size("max_position_embeddings", defaults.maxLength);
   const rope = { where: path, json, maxLength, ...architecture.rope };
   // One object for all layers of a type.
-  const full = { window: null, rope: parseRope("full_attention", rope) };
+  const fullAttention = { window: null, rope: parseRope("full_attention", rope) };
   const sliding = { window: slidingWindow(fields), rope: parseRope("sliding_attention", rope) };
-  const byType = { full_attention: full, sliding_attention: sliding };
+  const layerConfigs = { full_attention: fullAttention, sliding_attention: sliding };
   const scalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
   return {
     modelType: fields.string("model_type"),
@@ -106,7 +106,7 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
     numHeads,
     numKvHeads: fields.size("num_key_value_heads", architecture.numKvHeads ?? numHeads),
     headDim,
-    layers: architecture.layerTypes(fields, numLayers).map((type) => byType[type]),
+    layers: architecture.layerTypes(fields, numLayers).map((type) => layerConfigs[type]),
     maxLength,
     activation: parseActivation(fields, architecture.activationField),
     normEpsilon: fields.number("rms_norm_eps", 1e-6),
@@ -147,8 +147,8 @@ function parseActivation(fields: Fields, field: "hidden_act" | "hidden_activatio
 /** An id, several or none. */
 export function parseTokenIds(where: string, value: unknown): readonly number[] {
   const ids: readonly unknown[] = Array.isArray(value) ? value : value === undefined || value === null ? [] : [value];
-  const isId = (id: unknown): id is number => Number.isSafeInteger(id) && (id as number) >= 0;
-  if (ids.every(isId)) return ids;
+  const isTokenId = (id: unknown): id is number => Number.isSafeInteger(id) && (id as number) >= 0;
+  if (ids.every(isTokenId)) return ids;
   throw new FileError({ where, expected: "a token id, an array of token ids, or null", received: formatValue(value) });
 }
 
@@ -186,6 +186,6 @@ export function parseJson(path: string, text: string): Json {
     const received = (cause as Error).message;
     throw new FileError({ where: path, expected: "JSON", received, remedy: "download the file again" }, { cause });
   }
-  if (isJson(json)) return json;
+  if (isJsonObject(json)) return json;
   throw new FileError({ where: path, expected: "a JSON object", received: text.slice(0, 40) });
 }

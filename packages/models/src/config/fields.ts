@@ -4,11 +4,11 @@ import { FileError } from "@mosaic/nn";
 /** What a JSON file holds: an object whose fields are checked when they are read. */
 export type Json = Readonly<Record<string, unknown>>;
 
-export function isJson(value: unknown): value is Json {
+export function isJsonObject(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-const kinds = {
+const typeChecks = {
   "a number > 0": (value: unknown) => Number.isFinite(value) && (value as number) > 0,
   "an integer ≥ 0": (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0,
   "an integer ≥ 1": (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 1,
@@ -28,9 +28,9 @@ export class Fields {
   }
 
   /** A field of that kind; without a fallback it is required. */
-  #read(name: string, kind: keyof typeof kinds, fallback: unknown): unknown {
+  #read(name: string, kind: keyof typeof typeChecks, fallback: unknown): unknown {
     const value = this.#json[name] ?? fallback;
-    if (value === null || (value !== undefined && kinds[kind](value))) return value;
+    if (value === null || (value !== undefined && typeChecks[kind](value))) return value;
     throw this.error(
       name,
       kind,
@@ -82,7 +82,7 @@ export class Fields {
   /** An object, or undefined if there is none. */
   object(name: string): Json | undefined {
     const value = this.#json[name] ?? undefined;
-    if (value === undefined || isJson(value)) return value;
+    if (value === undefined || isJsonObject(value)) return value;
     throw this.error(name, "an object", "correct the file");
   }
 

@@ -1,5 +1,5 @@
 /** A string, or a number, of a JSON text. */
-const literals = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+const stringOrNumber = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const marker = "\u0000number ";
 
 /**
@@ -7,11 +7,11 @@ const marker = "\u0000number ";
  * which JavaScript does not.
  */
 export function editJson(text: string, fields: Readonly<Record<string, unknown>>): string {
-  const marked = text.replaceAll(literals, (literal) => {
+  const markedText = text.replaceAll(stringOrNumber, (literal) => {
     const isWholeFloat = /^-?\d/.test(literal) && /[.eE]/.test(literal) && Number.isInteger(Number(literal));
     return isWholeFloat ? JSON.stringify(marker + literal) : literal;
   });
-  const edited = { ...(JSON.parse(marked) as Readonly<Record<string, unknown>>), ...fields };
-  const written = JSON.stringify(edited, null, 2);
-  return `${written.replaceAll(/"\\u0000number (.*?)"/g, (_, literal: string) => literal)}\n`;
+  const editedFields = { ...(JSON.parse(markedText) as Readonly<Record<string, unknown>>), ...fields };
+  const editedText = JSON.stringify(editedFields, null, 2);
+  return `${editedText.replaceAll(/"\\u0000number (.*?)"/g, (_, literal: string) => literal)}\n`;
 }

@@ -1,5 +1,5 @@
 import { type RopeScaling, ropeScaling } from "@mosaic/nn";
-import { Fields, isJson, type Json } from "./fields.ts";
+import { Fields, isJsonObject, type Json } from "./fields.ts";
 
 // Rotary embeddings of a config.json: `rope_parameters` of transformers 5, or `rope_theta` beside `rope_scaling` as older folders have them.
 
@@ -28,15 +28,15 @@ interface RopeDefaults {
 export function parseRope(layerType: LayerType, defaults: RopeDefaults): RopeConfig {
   const { where, json, maxLength, bases } = defaults;
   const { field, fallback } = bases[layerType];
-  const outer = new Fields(where, json);
-  const parameters = outer.object("rope_parameters");
-  const own = parameters?.[layerType];
-  const applies = layerType === "full_attention" || !defaults.scalesFullAttentionOnly;
-  const legacyScaling = applies ? outer.object("rope_scaling") : undefined;
-  const ropeParameters = isJson(own) ? own : (parameters ?? legacyScaling ?? {});
+  const configFields = new Fields(where, json);
+  const parameters = configFields.object("rope_parameters");
+  const typeParameters = parameters?.[layerType];
+  const isScaled = layerType === "full_attention" || !defaults.scalesFullAttentionOnly;
+  const legacyScaling = isScaled ? configFields.object("rope_scaling") : undefined;
+  const ropeParameters = isJsonObject(typeParameters) ? typeParameters : (parameters ?? legacyScaling ?? {});
   const base = new Fields(`${where}: rope_parameters`, ropeParameters).number(
     "rope_theta",
-    outer.number(field, fallback),
+    configFields.number(field, fallback),
   );
   return { base, scaling: parseScaling(`${where}: rope_parameters`, ropeParameters, maxLength) };
 }

@@ -15,7 +15,7 @@ interface BatchChanges {
   readonly isLast: boolean;
 }
 
-interface WaitingText {
+interface WaitingRequest {
   readonly options: Omit<GenerateOptions, "cache">;
   /** Of the prompt and the most new ones. */
   readonly tokens: number;
@@ -50,10 +50,10 @@ interface WaitingText {
 export class BatchScheduler implements Disposable {
   readonly #model: GenerativeModel;
   readonly #batch: GenerationBatch;
-  readonly #waiting: WaitingText[] = [];
+  readonly #waitingRequests: WaitingRequest[] = [];
   /** Of rank 0: the texts of the batch by number. */
   readonly #streams = new Map<number, TokenStream>();
-  readonly #cancelled = new Set<TokenStream>();
+  readonly #cancelledStreams = new Set<TokenStream>();
   #isStopping = false;
   #state: "new" | "running" | "ended" = "new";
   #wake: () => void = () => {};
@@ -70,7 +70,7 @@ export class BatchScheduler implements Disposable {
 
   /** Texts that wait for room; on rank 0. */
   get waiting(): number {
-    return this.#waiting.length;
+    return this.#waitingRequests.length;
   }
 
   /** Tokens for which there is memory. */
@@ -105,9 +105,9 @@ export class BatchScheduler implements Disposable {
         remedy: "shorten the prompt, lower maxNewTokens, or create the scheduler with a larger maxTokens",
       });
     }
-    const { prompt: _, messages: __, ...others } = options;
+    const { prompt: _, messages: __, ...requestOptions } = options;
     const stream: TokenStream = new TokenStream(() => this.#cancel(stream));
-    this.#waiting.push({ options: { ...others, tokens: prompt }, tokens, stream });
+    this.#waitingRequests.push({ options: { ...requestOptions, tokens: prompt }, tokens, stream });
     this.#wake();
     return stream;
   }
@@ -138,23 +138,23 @@ export class BatchScheduler implements Disposable {
       throw error;
     } finally {
       this.#state = "ended";
-      for (const stream of [...this.#streams.values(), ...this.#waiting.map((each) => each.stream)]) {
+      for (const stream of [...this.#streams.values(), ...this.#waitingRequests.map((each) => each.stream)]) {
         stream.finish(failure);
       }
       this.#streams.clear();
-      this.#waiting.length = 0;
+      this.#waitingRequests.length = 0;
     }
   }
 
   /** Whether another one follows. */
   async #step(): Promise<boolean> {
     const { ctx } = this.#model;
-    if (ctx.rank === 0) await this.#untilWork();
+    if (ctx.rank === 0) await this.#waitForWork();
     ctx.assertOpen("BatchScheduler.run");
     if (ctx.rank === 0) {
-      const changes = this.#change();
-      const isEmpty = changes.remove.length === 0 && changes.add.length === 0 && !changes.isLast;
-      await broadcastText(ctx, isEmpty ? "" : JSON.stringify(changes), "BatchScheduler");
+      const changes = this.#collectChanges();
+      const hasNoChanges = changes.remove.length === 0 && changes.add.length === 0 && !changes.isLast;
+      await broadcastText(ctx, hasNoChanges ? "" : JSON.stringify(changes), "BatchScheduler");
       if (changes.isLast) return false;
     } else {
       const text = await broadcastText(ctx, "", "BatchScheduler");
@@ -168,8 +168,8 @@ export class BatchScheduler implements Disposable {
   }
 
   /** Resolves when there is something to compute or to change, or when the other ranks have waited long. */
-  async #untilWork(): Promise<void> {
-    if (this.#batch.size > 0 || this.#waiting.length > 0 || this.#isStopping) return;
+  async #waitForWork(): Promise<void> {
+    if (this.#batch.size > 0 || this.#waitingRequests.length > 0 || this.#isStopping) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, idleMs);
       this.#wake = () => {
@@ -181,20 +181,24 @@ export class BatchScheduler implements Disposable {
   }
 
   /** Changes rank 0's batch, and returns what the others change. */
-  #change(): BatchChanges {
-    const remove = [...this.#streams].filter(([, stream]) => this.#cancelled.has(stream)).map(([id]) => id);
-    this.#cancelled.clear();
+  #collectChanges(): BatchChanges {
+    const remove = [...this.#streams].filter(([, stream]) => this.#cancelledStreams.has(stream)).map(([id]) => id);
+    this.#cancelledStreams.clear();
     for (const id of remove) {
       this.#streams.delete(id);
       this.#batch.remove(id);
     }
     const add: Omit<GenerateOptions, "cache">[] = [];
-    for (let next = this.#waiting[0]; next && this.#batch.hasRoomFor(next.tokens); next = this.#waiting[0]) {
-      this.#waiting.shift();
-      this.#streams.set(this.#batch.add(next.options), next.stream);
-      add.push(next.options);
+    for (
+      let nextRequest = this.#waitingRequests[0];
+      nextRequest && this.#batch.hasRoomFor(nextRequest.tokens);
+      nextRequest = this.#waitingRequests[0]
+    ) {
+      this.#waitingRequests.shift();
+      this.#streams.set(this.#batch.add(nextRequest.options), nextRequest.stream);
+      add.push(nextRequest.options);
     }
-    return { remove, add, isLast: this.#isStopping && this.#batch.size === 0 && this.#waiting.length === 0 };
+    return { remove, add, isLast: this.#isStopping && this.#batch.size === 0 && this.#waitingRequests.length === 0 };
   }
 
   #deliver({ id, token, error }: BatchResult): void {
@@ -205,9 +209,9 @@ export class BatchScheduler implements Disposable {
   }
 
   #cancel(stream: TokenStream): void {
-    const index = this.#waiting.findIndex((each) => each.stream === stream);
-    if (index >= 0) this.#waiting.splice(index, 1);
-    else this.#cancelled.add(stream);
+    const index = this.#waitingRequests.findIndex((each) => each.stream === stream);
+    if (index >= 0) this.#waitingRequests.splice(index, 1);
+    else this.#cancelledStreams.add(stream);
   }
 
   #assertRankZero(where: string): void {

@@ -31,12 +31,12 @@ export async function prefill(
 ): Promise<Float32Array | null> {
   const from = sequence.length;
   const chunk = prompt.slice(from, from + count);
-  const isLast = from + chunk.length === prompt.length;
+  const isLastChunk = from + chunk.length === prompt.length;
   const { ctx, settings } = model;
   const { axis, isSharded } = cacheAxis(model);
   if (axis === null || !isSharded) {
     const options = { cache: cache.forCall([sequence]) };
-    if (isLast) return read(() => lastRow(model, [chunk], options));
+    if (isLastChunk) return readLogits(() => lastRow(model, [chunk], options));
     noGrad(() => scope(() => forward(model, [chunk], options))).dispose();
     return null;
   }
@@ -44,21 +44,21 @@ export async function prefill(
   const length = chunk.length;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
   const rows = positions(layout.spans(ctx.mesh.coordinate));
-  const own = Array.from(rows, (position) => chunk[position]!);
+  const shardTokens = Array.from(rows, (position) => chunk[position]!);
   const options = { cache: cache.forCall([sequence], { sharded: true }), placement, sequenceLength: length };
-  if (!isLast) {
-    noGrad(() => scope(() => forward(model, [own], options))).dispose();
+  if (!isLastChunk) {
+    noGrad(() => scope(() => forward(model, [shardTokens], options))).dispose();
     return null;
   }
-  return read(() => {
-    using hidden = forward(model, [own], options);
+  return readLogits(() => {
+    using hidden = forward(model, [shardTokens], options);
     const row = rows.indexOf(length - 1);
     // The last token's row, and zeros on the other ranks: their sum is that row.
     const size = hidden.shape[2]!;
-    const last =
+    const lastHidden =
       row < 0 ? zeros(ctx, [1, 1, size], { dtype: hidden.dtype }) : hidden.slice(1, row, row + 1).contiguous();
-    ctx.mesh.group(axis).allReduce(last, "sum", { label: "last token" }).wait();
-    return model.project(last);
+    ctx.mesh.group(axis).allReduce(lastHidden, "sum", { label: "last token" }).wait();
+    return model.project(lastHidden);
   });
 }
 
@@ -72,7 +72,7 @@ export async function decode(
   { cache, sequences }: CachedTexts,
 ): Promise<readonly Float32Array[]> {
   const rows = tokens.map((token) => [token]);
-  const logits = await read(() => lastRow(model, rows, { cache: cache.forCall(sequences) }));
+  const logits = await readLogits(() => lastRow(model, rows, { cache: cache.forCall(sequences) }));
   const { vocabSize } = model.config;
   return tokens.map((_, i) => logits.subarray(i * vocabSize, (i + 1) * vocabSize));
 }
@@ -90,7 +90,7 @@ function forward(
   return decoder.forward(ids, options);
 }
 
-async function read(compute: () => Tensor): Promise<Float32Array> {
+async function readLogits(compute: () => Tensor): Promise<Float32Array> {
   using logits = noGrad(() => scope(compute));
   return await logits.read();
 }

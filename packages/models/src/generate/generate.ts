@@ -66,9 +66,9 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   const parsed = generateOptions.parse(options);
   const { config, generationConfig: defaults, ctx } = model;
   const prompt = promptTokens(model, parsed);
-  const left = config.maxLength - prompt.length;
-  const { maxNewTokens = Math.min(256, Math.max(left, 1)), stopStrings = [] } = parsed;
-  if (maxNewTokens > left) {
+  const maxRemaining = config.maxLength - prompt.length;
+  const { maxNewTokens = Math.min(256, Math.max(maxRemaining, 1)), stopStrings = [] } = parsed;
+  if (maxNewTokens > maxRemaining) {
     throw new OptionError({
       where: `${where}: maxNewTokens`,
       expected: `at most ${config.maxLength} tokens in total, the model's max_position_embeddings`,
@@ -76,7 +76,7 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
       remedy: "shorten the prompt, or generate fewer tokens",
     });
   }
-  if (stopStrings.length > 0) tokenizerOf(model, "stopStrings");
+  if (stopStrings.length > 0) requireTokenizer(model, "stopStrings");
   const { cache } = parsed;
   if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
     throw new OutOfMemoryError({
@@ -101,33 +101,33 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
 }
 
 function promptTokens(model: GenerativeModel, { prompt, messages, tokens }: ParsedOptions): readonly number[] {
-  const given = Object.entries({ prompt, messages, tokens }).filter(([, value]) => value !== undefined);
-  if (given.length !== 1) {
+  const givenInputs = Object.entries({ prompt, messages, tokens }).filter(([, value]) => value !== undefined);
+  if (givenInputs.length !== 1) {
     throw new OptionError({
       where,
       expected: "exactly one of prompt, messages and tokens",
-      received: given.map(([name]) => name).join(" and ") || "none",
+      received: givenInputs.map(([name]) => name).join(" and ") || "none",
     });
   }
   const ids =
     tokens ??
     (messages
-      ? tokenizerOf(model, "messages").encode(tokenizerOf(model, "messages").applyChatTemplate(messages), {
+      ? requireTokenizer(model, "messages").encode(requireTokenizer(model, "messages").applyChatTemplate(messages), {
           addSpecialTokens: false,
         })
-      : tokenizerOf(model, "prompt").encode(prompt!));
+      : requireTokenizer(model, "prompt").encode(prompt!));
   const { vocabSize } = model.config;
-  const unknown = ids.find((id) => id >= vocabSize);
-  if (ids.length > 0 && unknown === undefined) return ids;
+  const unknownId = ids.find((id) => id >= vocabSize);
+  if (ids.length > 0 && unknownId === undefined) return ids;
   throw new OptionError({
-    where: `${where}: ${given[0]![0]}`,
+    where: `${where}: ${givenInputs[0]![0]}`,
     expected: `at least one token, each below ${vocabSize}, the vocabulary size of the model`,
-    received: unknown === undefined ? "none" : formatValue(unknown),
+    received: unknownId === undefined ? "none" : formatValue(unknownId),
     remedy: "use the tokenizer of this model",
   });
 }
 
-function tokenizerOf({ tokenizer }: GenerativeModel, option: string): Tokenizer {
+function requireTokenizer({ tokenizer }: GenerativeModel, option: string): Tokenizer {
   if (tokenizer) return tokenizer;
   throw new OptionError({
     where: `${where}: ${option}`,
@@ -141,8 +141,8 @@ function tokenizerOf({ tokenizer }: GenerativeModel, option: string): Tokenizer 
 export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
   const { prompt, maxNewTokens } = call;
   const maxTokens = prompt.length + maxNewTokens;
-  using own = call.cache ? null : new GenerationCache(model, { maxTokens, maxSequences: 1 });
-  const cache = call.cache ?? own!;
+  using ownCache = call.cache ? null : new GenerationCache(model, { maxTokens, maxSequences: 1 });
+  const cache = call.cache ?? ownCache!;
   using sequence = cache.createSequence();
   const text = await GeneratedText.begin(model, call);
   let logits: Float32Array | null = null;

@@ -48,13 +48,13 @@ export class GeneratedText {
     const step = this.#tokens.length - prompt.length;
     const sampled = sampleToken(logits, this.#tokens, settings, this.#numbers?.[step] ?? 0);
     this.#tokens.push(sampled.token);
-    const isEnd = eosTokenIds.includes(sampled.token);
-    const piece = isEnd ? undefined : this.#stream?.push(sampled.token);
-    const isStopped = isEnd || piece?.isStopped === true;
+    const isEosToken = eosTokenIds.includes(sampled.token);
+    const piece = isEosToken ? undefined : this.#stream?.push(sampled.token);
+    const isStopped = isEosToken || piece?.isStopped === true;
     const isLast = isStopped || step === maxNewTokens - 1;
-    const rest = isLast && piece?.isStopped !== true ? (this.#stream?.flush() ?? "") : "";
+    const remainingText = isLast && piece?.isStopped !== true ? (this.#stream?.flush() ?? "") : "";
     const finishReason = isStopped ? "stop" : isLast ? "length" : null;
-    return { ...sampled, text: (piece?.text ?? "") + rest, finishReason };
+    return { ...sampled, text: (piece?.text ?? "") + remainingText, finishReason };
   }
 }
 

@@ -35,7 +35,7 @@ interface BatchEntry {
   /** From the end of its prefill on. */
   text?: GeneratedText;
   /** The token that is not in the cache yet. */
-  last: number;
+  lastToken: number;
 }
 
 /**
@@ -101,7 +101,7 @@ export class GenerationBatch implements Disposable {
   /** Whether a text of so many tokens, its prompt and the most new ones, may join now. */
   hasRoomFor(tokens: number): boolean {
     checkArgument("GenerationBatch.hasRoomFor", tokens, option.integer({ min: 0 }));
-    return this.size < this.maxSequences && this.#blocksOf(tokens) <= this.#freeBlocks;
+    return this.size < this.maxSequences && this.#countBlocks(tokens) <= this.#freeBlocks;
   }
 
   /**
@@ -123,9 +123,9 @@ export class GenerationBatch implements Disposable {
       });
     }
     const id = this.#nextId++;
-    const blocks = this.#blocksOf(tokens);
+    const blocks = this.#countBlocks(tokens);
     this.#freeBlocks -= blocks;
-    this.#entries.set(id, { id, plan, blocks, sequence: this.#cache.createSequence(), last: 0 });
+    this.#entries.set(id, { id, plan, blocks, sequence: this.#cache.createSequence(), lastToken: 0 });
     return id;
   }
 
@@ -164,34 +164,34 @@ export class GenerationBatch implements Disposable {
 
   async #decode(entries: readonly BatchEntry[]): Promise<BatchResult[]> {
     if (entries.length === 0) return [];
-    const last = entries.map((entry) => entry.last);
+    const lastTokens = entries.map((entry) => entry.lastToken);
     const sequences = entries.map(({ sequence }) => sequence);
-    const logits = await decode(this.#model, last, { cache: this.#cache, sequences });
-    return entries.map((entry, i) => this.#next(entry, logits[i]!));
+    const logits = await decode(this.#model, lastTokens, { cache: this.#cache, sequences });
+    return entries.map((entry, i) => this.#addToken(entry, logits[i]!));
   }
 
   /** Takes in as much of the prompts as a step may, one after another. */
   async #prefill(entries: readonly BatchEntry[]): Promise<BatchResult[]> {
     const results: BatchResult[] = [];
-    let left = this.#cache.maxPrefillTokens;
+    let remainingTokens = this.#cache.maxPrefillTokens;
     for (const entry of entries) {
-      if (left === 0) break;
+      if (remainingTokens === 0) break;
       const { sequence, plan } = entry;
-      const count = Math.min(left, plan.prompt.length - sequence.length);
-      left -= count;
+      const count = Math.min(remainingTokens, plan.prompt.length - sequence.length);
+      remainingTokens -= count;
       const logits = await prefill(this.#model, plan.prompt, { cache: this.#cache, sequence }, count);
       if (logits === null) continue;
       entry.text = await GeneratedText.begin(this.#model, plan);
-      results.push(this.#next(entry, logits));
+      results.push(this.#addToken(entry, logits));
     }
     return results;
   }
 
-  #next(entry: BatchEntry, logits: Float32Array): BatchResult {
+  #addToken(entry: BatchEntry, logits: Float32Array): BatchResult {
     const { id } = entry;
     try {
       const token = entry.text!.add(logits);
-      entry.last = token.token;
+      entry.lastToken = token.token;
       if (token.finishReason !== null) this.#release(entry);
       return { id, token };
     } catch (error) {
@@ -208,7 +208,7 @@ export class GenerationBatch implements Disposable {
     sequence.dispose();
   }
 
-  #blocksOf(tokens: number): number {
+  #countBlocks(tokens: number): number {
     return Math.ceil(tokens / this.#cache.blockSize);
   }
 

@@ -141,9 +141,9 @@ export class GenerationCache implements Disposable {
     expectValue(where, areSequences, "an array of sequences from createSequence()", sequences);
     return {
       layer: (index) => {
-        const { cache, index: own } = this.#layers[index]!;
+        const { cache, index: layerIndex } = this.#layers[index]!;
         const batch = sequences.map((sequence) => sequence.parts[cache]!);
-        return this.#caches[cache]!.layer(own, batch, { sharded });
+        return this.#caches[cache]!.layer(layerIndex, batch, { sharded });
       },
     };
   }

@@ -27,24 +27,24 @@ export interface SampledToken {
 // oxlint-disable-next-line max-params -- the numbers, what they follow, how, and the random one
 export function sampleToken(
   logits: Float32Array,
-  before: Iterable<number>,
+  previousTokens: Iterable<number>,
   settings: SamplingSettings,
   uniform: number,
 ): SampledToken {
   const { doSample, temperature, topK, topP, repetitionPenalty } = settings;
-  penalizeRepetition(logits, before, repetitionPenalty);
-  const best = argmax(logits);
-  if (!doSample) return { token: best, logProbability: -Math.log(sumOfWeights(logits, logits[best]!, 1)) };
-  const weights = Float64Array.from(logits, (logit) => Math.exp((logit - logits[best]!) / temperature));
+  penalizeRepetition(logits, previousTokens, repetitionPenalty);
+  const bestToken = argmax(logits);
+  if (!doSample) return { token: bestToken, logProbability: -Math.log(sumWeights(logits, logits[bestToken]!, 1)) };
+  const weights = Float64Array.from(logits, (logit) => Math.exp((logit - logits[bestToken]!) / temperature));
   if (topK > 0 && topK < weights.length) keepTopK(weights, topK);
   if (topP < 1) keepTopP(weights, topP);
-  return draw(weights, uniform);
+  return drawToken(weights, uniform);
 }
 
 /** Logits of tokens that occurred, divided by the penalty if positive, else multiplied. */
-function penalizeRepetition(logits: Float32Array, before: Iterable<number>, penalty: number): void {
+function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<number>, penalty: number): void {
   if (penalty === 1) return;
-  for (const token of new Set(before)) {
+  for (const token of new Set(previousTokens)) {
     const logit = logits[token]!;
     logits[token] = logit > 0 ? logit / penalty : logit * penalty;
   }
@@ -69,9 +69,9 @@ function nanError(token: number): MosaicError {
   });
 }
 
-function sumOfWeights(logits: Float32Array, largest: number, temperature: number): number {
+function sumWeights(logits: Float32Array, maxLogit: number, temperature: number): number {
   let sum = 0;
-  for (const logit of logits) sum += Math.exp((logit - largest) / temperature);
+  for (const logit of logits) sum += Math.exp((logit - maxLogit) / temperature);
   return sum;
 }
 
@@ -83,27 +83,28 @@ function keepTopK(weights: Float64Array, topK: number): void {
 
 /** Sets a weight to 0 if those above it make up topP already; of equal ones, those with the larger ids. */
 function keepTopP(weights: Float64Array, topP: number): void {
-  const sorted = weights.toSorted().reverse();
-  const needed = topP * sorted.reduce((sum, each) => sum + each, 0);
+  const sortedWeights = weights.toSorted().reverse();
+  const minSum = topP * sortedWeights.reduce((sum, each) => sum + each, 0);
   let count = 0;
-  for (let sum = 0; count < sorted.length && (count === 0 || sum < needed); count++) sum += sorted[count]!;
-  const threshold = sorted[count - 1]!;
-  let ties = count - sorted.indexOf(threshold);
+  for (let sum = 0; count < sortedWeights.length && (count === 0 || sum < minSum); count++)
+    sum += sortedWeights[count]!;
+  const threshold = sortedWeights[count - 1]!;
+  let numTies = count - sortedWeights.indexOf(threshold);
   for (let i = 0; i < weights.length; i++) {
     const weight = weights[i]!;
-    if (weight < threshold || (weight === threshold && --ties < 0)) weights[i] = 0;
+    if (weight < threshold || (weight === threshold && --numTies < 0)) weights[i] = 0;
   }
 }
 
 /** The token at which the sum of weights exceeds `uniform` of the whole. */
-function draw(weights: Float64Array, uniform: number): SampledToken {
+function drawToken(weights: Float64Array, uniform: number): SampledToken {
   const total = weights.reduce((sum, each) => sum + each, 0);
-  let [rest, token] = [uniform * total, 0];
+  let [remainder, token] = [uniform * total, 0];
   for (let i = 0; i < weights.length; i++) {
     if (weights[i] === 0) continue;
     token = i;
-    rest -= weights[i]!;
-    if (rest < 0) break;
+    remainder -= weights[i]!;
+    if (remainder < 0) break;
   }
   return { token, logProbability: Math.log(weights[token]! / total) };
 }

@@ -23,8 +23,8 @@ export class TextStream {
   readonly #stopStrings: readonly string[];
   #context: number[];
   /** Tokens after the context whose text is not complete. */
-  #pending: number[] = [];
-  #held = "";
+  #pendingTokens: number[] = [];
+  #heldText = "";
 
   constructor(tokenizer: Decoder, prompt: readonly number[], stopStrings: readonly string[] = []) {
     this.#tokenizer = tokenizer;
@@ -33,39 +33,39 @@ export class TextStream {
   }
 
   push(token: number): TextPiece {
-    this.#pending.push(token);
-    const before = this.#tokenizer.decode(this.#context);
-    const all = this.#tokenizer.decode([...this.#context, ...this.#pending]);
+    this.#pendingTokens.push(token);
+    const contextText = this.#tokenizer.decode(this.#context);
+    const fullText = this.#tokenizer.decode([...this.#context, ...this.#pendingTokens]);
     // U+FFFD stands for bytes that are no character, perhaps not yet. A character has at most four.
-    if (all.endsWith("\uFFFD") && this.#pending.length < 4) return { text: "", isStopped: false };
-    this.#context = [...this.#context, ...this.#pending].slice(-contextSize);
-    this.#pending = [];
-    return this.#release(this.#held + all.slice(before.length));
+    if (fullText.endsWith("\uFFFD") && this.#pendingTokens.length < 4) return { text: "", isStopped: false };
+    this.#context = [...this.#context, ...this.#pendingTokens].slice(-contextSize);
+    this.#pendingTokens = [];
+    return this.#release(this.#heldText + fullText.slice(contextText.length));
   }
 
   /** What was held back, when no token follows. */
   flush(): string {
-    const before = this.#tokenizer.decode(this.#context);
-    const rest = this.#tokenizer.decode([...this.#context, ...this.#pending]).slice(before.length);
-    const text = this.#held + rest;
-    [this.#held, this.#pending] = ["", []];
+    const contextText = this.#tokenizer.decode(this.#context);
+    const pendingText = this.#tokenizer.decode([...this.#context, ...this.#pendingTokens]).slice(contextText.length);
+    const text = this.#heldText + pendingText;
+    [this.#heldText, this.#pendingTokens] = ["", []];
     return text;
   }
 
   #release(text: string): TextPiece {
-    const found = this.#stopStrings.map((stop) => text.indexOf(stop)).filter((index) => index >= 0);
-    if (found.length > 0) {
-      this.#held = "";
-      return { text: text.slice(0, Math.min(...found)), isStopped: true };
+    const stopIndices = this.#stopStrings.map((stop) => text.indexOf(stop)).filter((index) => index >= 0);
+    if (stopIndices.length > 0) {
+      this.#heldText = "";
+      return { text: text.slice(0, Math.min(...stopIndices)), isStopped: true };
     }
-    const kept = Math.max(0, ...this.#stopStrings.map((stop) => overlap(text, stop)));
-    this.#held = text.slice(text.length - kept);
-    return { text: text.slice(0, text.length - kept), isStopped: false };
+    const numHeldChars = Math.max(0, ...this.#stopStrings.map((stop) => stopOverlap(text, stop)));
+    this.#heldText = text.slice(text.length - numHeldChars);
+    return { text: text.slice(0, text.length - numHeldChars), isStopped: false };
   }
 }
 
 /** The length of the longest end of `text` that `stop` begins with. */
-function overlap(text: string, stop: string): number {
+function stopOverlap(text: string, stop: string): number {
   for (let length = Math.min(text.length, stop.length - 1); length > 0; length--) {
     if (text.endsWith(stop.slice(0, length))) return length;
   }

@@ -4,8 +4,8 @@ import type { GeneratedToken } from "./generated-text.ts";
 export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> {
   readonly #onCancel: () => void;
   readonly #tokens: GeneratedToken[] = [];
-  #waiting: { resolve(result: IteratorResult<GeneratedToken, void>): void; reject(error: unknown): void }[] = [];
-  #end: { readonly error?: unknown } | undefined;
+  #waitingReaders: { resolve(result: IteratorResult<GeneratedToken, void>): void; reject(error: unknown): void }[] = [];
+  #endState: { readonly error?: unknown } | undefined;
 
   /** `BatchScheduler.generate` makes them. */
   constructor(onCancel: () => void) {
@@ -19,36 +19,37 @@ export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> 
   next(): Promise<IteratorResult<GeneratedToken, void>> {
     const value = this.#tokens.shift();
     if (value !== undefined) return Promise.resolve({ done: false, value });
-    if (this.#end === undefined) return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }));
-    const { error } = this.#end;
-    this.#end = {};
+    if (this.#endState === undefined)
+      return new Promise((resolve, reject) => this.#waitingReaders.push({ resolve, reject }));
+    const { error } = this.#endState;
+    this.#endState = {};
     return error === undefined ? Promise.resolve({ done: true, value: undefined }) : Promise.reject(error);
   }
 
   return(): Promise<IteratorResult<GeneratedToken, void>> {
     this.#tokens.length = 0;
-    if (this.#end === undefined) this.#onCancel();
+    if (this.#endState === undefined) this.#onCancel();
     this.finish();
     return Promise.resolve({ done: true, value: undefined });
   }
 
   /** The next token. */
   push(token: GeneratedToken): void {
-    if (this.#end !== undefined) return;
-    const first = this.#waiting.shift();
-    if (first) first.resolve({ done: false, value: token });
+    if (this.#endState !== undefined) return;
+    const reader = this.#waitingReaders.shift();
+    if (reader) reader.resolve({ done: false, value: token });
     else this.#tokens.push(token);
     if (token.finishReason !== null) this.finish();
   }
 
   /** No token follows, because of `error` if there is one. */
   finish(error?: unknown): void {
-    if (this.#end !== undefined) return;
-    const [first, ...others] = this.#waiting;
-    this.#waiting = [];
-    this.#end = first === undefined && error !== undefined ? { error } : {};
-    if (error === undefined) first?.resolve({ done: true, value: undefined });
-    else first?.reject(error);
-    for (const each of others) each.resolve({ done: true, value: undefined });
+    if (this.#endState !== undefined) return;
+    const [firstReader, ...otherReaders] = this.#waitingReaders;
+    this.#waitingReaders = [];
+    this.#endState = firstReader === undefined && error !== undefined ? { error } : {};
+    if (error === undefined) firstReader?.resolve({ done: true, value: undefined });
+    else firstReader?.reject(error);
+    for (const each of otherReaders) each.resolve({ done: true, value: undefined });
   }
 }

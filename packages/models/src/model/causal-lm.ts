@@ -37,12 +37,12 @@ export class Decoder extends Module {
 
   /** tokens [B,S] → [B,S,E]: this rank's shard. Collective along the backend's axes. */
   forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
-    const { cache, ...call } = modelForwardOptions.parse(options, "Decoder.forward");
-    const embedded = this.embedding.forward(tokens);
-    let x = this.#embeddingScale === null ? embedded : embedded.scale(this.#embeddingScale);
+    const { cache, ...forwardOptions } = modelForwardOptions.parse(options, "Decoder.forward");
+    const embeddings = this.embedding.forward(tokens);
+    let x = this.#embeddingScale === null ? embeddings : embeddings.scale(this.#embeddingScale);
     for (const [index, layer] of [...this.layers].entries()) {
-      using before = x;
-      x = layer.forward(before, { ...call, cache: cache?.layer(index) });
+      using layerInput = x;
+      x = layer.forward(layerInput, { ...forwardOptions, cache: cache?.layer(index) });
     }
     return this.norm.forward(x);
   }
@@ -55,8 +55,8 @@ export class Decoder extends Module {
 
 /** Hugging Face's models round the factor of the embeddings to the dtype of these. */
 function roundTo(dtype: ModelSettings["dtype"], value: number): number {
-  const bits = { float32: 24, bfloat16: 8, float16: 11 }[dtype];
-  const unit = 2 ** (Math.floor(Math.log2(value)) - bits + 1);
+  const significandBits = { float32: 24, bfloat16: 8, float16: 11 }[dtype];
+  const unit = 2 ** (Math.floor(Math.log2(value)) - significandBits + 1);
   return Math.round(value / unit) * unit;
 }
 

@@ -52,7 +52,7 @@ type LayerForwardOptions = Omit<ModelForwardOptions, "cache"> & { readonly cache
 /** One rotary embedding for all layers that turn alike, so that they share its tables. */
 export class RotaryEmbeddings {
   readonly #headDim: number;
-  readonly #byConfig = new Map<RopeConfig, RotaryEmbedding>();
+  readonly #embeddingsByConfig = new Map<RopeConfig, RotaryEmbedding>();
 
   constructor(headDim: number) {
     this.#headDim = headDim;
@@ -60,14 +60,15 @@ export class RotaryEmbeddings {
 
   get(rope: RopeConfig): RotaryEmbedding {
     const { base, scaling } = rope;
-    const known = this.#byConfig.get(rope) ?? new RotaryEmbedding(this.#headDim, { base, ...(scaling && { scaling }) });
-    this.#byConfig.set(rope, known);
-    return known;
+    const rotaryEmbedding =
+      this.#embeddingsByConfig.get(rope) ?? new RotaryEmbedding(this.#headDim, { base, ...(scaling && { scaling }) });
+    this.#embeddingsByConfig.set(rope, rotaryEmbedding);
+    return rotaryEmbedding;
   }
 
   dispose(): void {
-    for (const each of this.#byConfig.values()) each.dispose();
-    this.#byConfig.clear();
+    for (const each of this.#embeddingsByConfig.values()) each.dispose();
+    this.#embeddingsByConfig.clear();
   }
 }
 
@@ -104,9 +105,9 @@ export class DecoderLayer extends Module {
     this.mlp = this.addChild("mlp", feedForward(ctx, config, dtype));
     this.inputNorm = this.addChild("input_layernorm", norm(hiddenSize));
     // The name is that of the norm before the feed-forward layer where there is no other, as in Llama.
-    const first = this.addChild("post_attention_layernorm", norm(hiddenSize));
-    this.postAttentionNorm = hasPostNorms ? first : null;
-    this.preMlpNorm = hasPostNorms ? this.addChild("pre_feedforward_layernorm", norm(hiddenSize)) : first;
+    const firstNorm = this.addChild("post_attention_layernorm", norm(hiddenSize));
+    this.postAttentionNorm = hasPostNorms ? firstNorm : null;
+    this.preMlpNorm = hasPostNorms ? this.addChild("pre_feedforward_layernorm", norm(hiddenSize)) : firstNorm;
     this.postMlpNorm = hasPostNorms ? this.addChild("post_feedforward_layernorm", norm(hiddenSize)) : null;
   }
 

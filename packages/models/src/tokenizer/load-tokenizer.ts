@@ -6,8 +6,8 @@ import { Tokenizer } from "./tokenizer.ts";
 
 /** Throws an OptionError for what is no path. */
 export function checkFolder(where: string, folder: unknown): asserts folder is string {
-  const isPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
-  expectValue(`${where}: folder`, isPath, "the path of a folder", folder);
+  const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
+  expectValue(`${where}: folder`, isValidPath, "the path of a folder", folder);
 }
 
 /** A folder's tokenizer with its chat template; null if it has none. */

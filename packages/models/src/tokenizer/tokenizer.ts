@@ -10,7 +10,7 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
-import { isJson, type Json } from "../config/fields.ts";
+import { isJsonObject, type Json } from "../config/fields.ts";
 
 /** A message of a conversation, as chat templates take it; templates may read further fields. */
 export interface ChatMessage {
@@ -23,7 +23,7 @@ export const chatTemplateOptions = defineOptions("applyChatTemplate", {
   /** Whether the text ends in what begins the model's answer. Default true. */
   addGenerationPrompt: option.boolean({ default: true }),
   /** Further variables of the template: `{ enable_thinking: false }`. Default: none. */
-  variables: option.custom("an object", isJson, { optional: true }),
+  variables: option.custom("an object", isJsonObject, { optional: true }),
 });
 /** What `applyChatTemplate` takes beside messages. */
 export type ChatTemplateOptions = OptionsOf<typeof chatTemplateOptions>;
@@ -73,20 +73,20 @@ export interface TokenizerFiles {
  */
 export class Tokenizer {
   readonly #path: string;
-  readonly #inner: HuggingFaceTokenizer;
+  readonly #huggingFaceTokenizer: HuggingFaceTokenizer;
   /** chat_template, as long as it is not parsed. */
   readonly #templateText: unknown;
   readonly #specialTokens: Readonly<Record<string, string>>;
   #template: Template | undefined;
 
   constructor(path: string, files: TokenizerFiles) {
-    const areFiles = isJson(files) && isJson(files.tokenizer) && isJson(files.config);
-    expectValue("Tokenizer", areFiles, "{ tokenizer, config } with the parsed JSON of both files", files);
+    const areJsonFiles = isJsonObject(files) && isJsonObject(files.tokenizer) && isJsonObject(files.config);
+    expectValue("Tokenizer", areJsonFiles, "{ tokenizer, config } with the parsed JSON of both files", files);
     expectValue("Tokenizer: path", typeof path === "string", "the path of tokenizer.json, used in messages", path);
     this.#path = path;
     this.#templateText = files.chatTemplate ?? defaultTemplate(files.config.chat_template);
-    this.#specialTokens = specialTokensOf(files.config);
-    this.#inner = convertErrors(
+    this.#specialTokens = readSpecialTokens(files.config);
+    this.#huggingFaceTokenizer = convertErrors(
       this.#path,
       "a tokenizer of a supported type",
       () => new HuggingFaceTokenizer(files.tokenizer, files.config),
@@ -102,40 +102,40 @@ export class Tokenizer {
   vocabSize(withAddedTokens = true): number {
     expectValue("Tokenizer.vocabSize", typeof withAddedTokens === "boolean", "a boolean", withAddedTokens);
     let size = 0;
-    for (const id of this.#inner.get_vocab(withAddedTokens).values()) size = Math.max(size, id + 1);
+    for (const id of this.#huggingFaceTokenizer.get_vocab(withAddedTokens).values()) size = Math.max(size, id + 1);
     return size;
   }
 
   /** The id of a token by its text, special ones among them. */
   tokenId(token: string): number | undefined {
     expectValue("Tokenizer.tokenId", typeof token === "string", "a string", token);
-    return this.#inner.token_to_id(token);
+    return this.#huggingFaceTokenizer.token_to_id(token);
   }
 
   /** A text as ids, with the special tokens that the tokenizer adds, such as that of the beginning. */
   encode(text: string, options?: EncodeOptions): number[] {
     expectValue("Tokenizer.encode", typeof text === "string", "a string", text);
     const { addSpecialTokens } = encodeOptions.parse(options, "Tokenizer.encode");
-    return this.#inner.encode(text, { add_special_tokens: addSpecialTokens }).ids;
+    return this.#huggingFaceTokenizer.encode(text, { add_special_tokens: addSpecialTokens }).ids;
   }
 
   /** The text of ids, without special tokens. */
   decode(ids: readonly number[], options?: DecodeOptions): string {
     checkArgument("Tokenizer.decode", ids, option.array(option.integer({ min: 0 })));
     const { skipSpecialTokens } = decodeOptions.parse(options, "Tokenizer.decode");
-    const unknown = ids.find((id) => this.#inner.id_to_token(id) === undefined);
-    if (unknown !== undefined) {
+    const unknownId = ids.find((id) => this.#huggingFaceTokenizer.id_to_token(id) === undefined);
+    if (unknownId !== undefined) {
       throw new OptionError({
         where: "Tokenizer.decode",
         expected: `token ids of the vocabulary, below ${this.vocabSize()}`,
-        received: String(unknown),
+        received: String(unknownId),
         remedy: "use the tokenizer of the model that generated the ids",
       });
     }
     if (ids.length === 0) return "";
     // As transformers 5: removing spaces before punctuation would corrupt what these tokenizers restore exactly.
     const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
-    return this.#inner.decode([...ids], settings);
+    return this.#huggingFaceTokenizer.decode([...ids], settings);
   }
 
   /**
@@ -147,7 +147,7 @@ export class Tokenizer {
   applyChatTemplate(messages: readonly ChatMessage[], options?: ChatTemplateOptions): string {
     const where = "Tokenizer.applyChatTemplate";
     const areMessages =
-      Array.isArray(messages) && messages.every((each: unknown) => isJson(each) && typeof each.role === "string");
+      Array.isArray(messages) && messages.every((each: unknown) => isJsonObject(each) && typeof each.role === "string");
     expectValue(where, areMessages, "messages { role, content }", messages);
     const { addGenerationPrompt, variables } = chatTemplateOptions.parse(options, where);
     this.#template ??= this.#parseTemplate();
@@ -179,11 +179,11 @@ export class Tokenizer {
 }
 
 /** bos_token, eos_token, … as templates name them. */
-function specialTokensOf(config: Json): Record<string, string> {
+function readSpecialTokens(config: Json): Record<string, string> {
   const entries = Object.entries(config).flatMap(([name, value]): [string, string][] => {
     if (!name.endsWith("_token")) return [];
     if (typeof value === "string") return [[name, value]];
-    return isJson(value) && typeof value.content === "string" ? [[name, value.content]] : [];
+    return isJsonObject(value) && typeof value.content === "string" ? [[name, value.content]] : [];
   });
   return Object.fromEntries(entries);
 }
@@ -191,8 +191,8 @@ function specialTokensOf(config: Json): Record<string, string> {
 /** A template, or the one named "default" of several. */
 function defaultTemplate(value: unknown): unknown {
   if (!Array.isArray(value)) return value;
-  const named: unknown = value.find((each: unknown) => isJson(each) && each.name === "default");
-  return isJson(named) ? named.template : undefined;
+  const defaultEntry: unknown = value.find((each: unknown) => isJsonObject(each) && each.name === "default");
+  return isJsonObject(defaultEntry) ? defaultEntry.template : undefined;
 }
 
 function convertErrors<T>(path: string, expected: string, body: () => T): T {

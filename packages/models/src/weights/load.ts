@@ -15,7 +15,7 @@ export async function loadWeights(
 ): Promise<void> {
   const parameters = new Map(model.namedParameters());
   for (const weight of weights) {
-    await loadWeight(ctx, parameters.get(weight.parameter)!, { weight, file: shards.fileOf.get(weight.name)! });
+    await loadWeight(ctx, parameters.get(weight.parameter)!, { weight, file: shards.fileByTensor.get(weight.name)! });
   }
 }
 
@@ -30,8 +30,8 @@ async function loadWeight(
   for (let from = 0; from < size; from += chunkSize) {
     const to = Math.min(size, from + chunkSize);
     const values = await file.readRange(name, from, to);
-    using part = parameter.view({ shape: [to - from], strides: [1], offset: start + from });
-    ctx.device.write(part, values);
+    using chunkView = parameter.view({ shape: [to - from], strides: [1], offset: start + from });
+    ctx.device.write(chunkView, values);
     // The device holds a copy of the values until it has written them.
     await ctx.device.stream.synchronize();
   }

@@ -13,16 +13,16 @@ export interface Weight {
 }
 
 /** A weight that is a parameter of the same name. */
-const whole = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
+const wholeParameter = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
 
 /** All weights of a model, in the order of its parameters. */
-export function weightsOf(config: ModelConfig): readonly Weight[] {
+export function listWeights(config: ModelConfig): readonly Weight[] {
   const { vocabSize, hiddenSize, isTied, layers } = config;
   return [
-    whole("model.embed_tokens.weight", vocabSize, hiddenSize),
+    wholeParameter("model.embed_tokens.weight", vocabSize, hiddenSize),
     ...layers.flatMap((_, layer) => layerWeights(config, `model.layers.${layer}`)),
-    whole("model.norm.weight", hiddenSize),
-    ...(isTied ? [] : [whole("lm_head.weight", vocabSize, hiddenSize)]),
+    wholeParameter("model.norm.weight", hiddenSize),
+    ...(isTied ? [] : [wholeParameter("lm_head.weight", vocabSize, hiddenSize)]),
   ];
 }
 
@@ -30,19 +30,21 @@ function layerWeights(config: ModelConfig, path: string): Weight[] {
   const { hiddenSize, intermediateSize, mlpBias, hasPostNorms } = config;
   const norms = ["input_layernorm", "post_attention_layernorm"];
   const gemmaNorms = ["pre_feedforward_layernorm", "post_feedforward_layernorm"];
-  const mlp = (name: string, rows: number, columns: number): Weight[] =>
+  const mlpWeights = (name: string, rows: number, columns: number): Weight[] =>
     linear(`${path}.mlp.${name}`, [rows, columns], mlpBias);
   return [
     ...attentionWeights(config, `${path}.self_attn`),
-    ...mlp("gate_proj", intermediateSize, hiddenSize),
-    ...mlp("up_proj", intermediateSize, hiddenSize),
-    ...mlp("down_proj", hiddenSize, intermediateSize),
-    ...[...norms, ...(hasPostNorms ? gemmaNorms : [])].map((name) => whole(`${path}.${name}.weight`, hiddenSize)),
+    ...mlpWeights("gate_proj", intermediateSize, hiddenSize),
+    ...mlpWeights("up_proj", intermediateSize, hiddenSize),
+    ...mlpWeights("down_proj", hiddenSize, intermediateSize),
+    ...[...norms, ...(hasPostNorms ? gemmaNorms : [])].map((name) =>
+      wholeParameter(`${path}.${name}.weight`, hiddenSize),
+    ),
   ];
 }
 
 function linear(path: string, [rows, columns]: readonly [number, number], bias: boolean): Weight[] {
-  return [whole(`${path}.weight`, rows, columns), ...(bias ? [whole(`${path}.bias`, rows)] : [])];
+  return [wholeParameter(`${path}.weight`, rows, columns), ...(bias ? [wholeParameter(`${path}.bias`, rows)] : [])];
 }
 
 function attentionWeights(config: ModelConfig, path: string): Weight[] {
@@ -53,18 +55,18 @@ function attentionWeights(config: ModelConfig, path: string): Weight[] {
     { name: "k_proj", rows: kv, row: q },
     { name: "v_proj", rows: kv, row: q + kv },
   ];
-  const qkv = (kind: string, ...columns: number[]): Weight[] =>
+  const qkvWeights = (kind: string, ...columns: number[]): Weight[] =>
     projections.map(({ name, rows, row }) => ({
       name: `${path}.${name}.${kind}`,
       shape: [rows, ...columns],
       parameter: `${path}.qkv_proj.${kind}`,
       row,
     }));
-  const out = linear(`${path}.o_proj`, [hiddenSize, q], outBias);
+  const outWeights = linear(`${path}.o_proj`, [hiddenSize, q], outBias);
   return [
-    ...qkv("weight", hiddenSize),
-    ...(qkvBias ? qkv("bias") : []),
-    ...out.map((weight) => ({ ...weight, parameter: weight.name.replace(".o_proj.", ".out_proj.") })),
-    ...(hasHeadNorms ? ["q_norm", "k_norm"].map((name) => whole(`${path}.${name}.weight`, headDim)) : []),
+    ...qkvWeights("weight", hiddenSize),
+    ...(qkvBias ? qkvWeights("bias") : []),
+    ...outWeights.map((weight) => ({ ...weight, parameter: weight.name.replace(".o_proj.", ".out_proj.") })),
+    ...(hasHeadNorms ? ["q_norm", "k_norm"].map((name) => wholeParameter(`${path}.${name}.weight`, headDim)) : []),
   ];
 }

@@ -17,7 +17,7 @@ import {
 import { writeSafetensors } from "@mosaic/nn";
 import { editJson } from "../config/json-text.ts";
 import type { CachedModel } from "../generate/generation-cache.ts";
-import { type Weight, weightsOf } from "./names.ts";
+import { type Weight, listWeights } from "./names.ts";
 import { indexName, singleName } from "./shards.ts";
 
 export const saveModelOptions = defineOptions("saveModel", {
@@ -44,8 +44,8 @@ export interface SavedModel extends CachedModel {
 
 /** Writes a model as a Hugging Face folder, on rank 0, while the others wait; see `CausalLM.save`. */
 export async function saveModel(model: SavedModel, folder: string, options?: SaveModelOptions): Promise<void> {
-  const isPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
-  expectValue("saveModel: folder", isPath, "the path of a folder", folder);
+  const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
+  expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
   const { maxShardBytes } = saveModelOptions.parse(options);
   const { ctx } = model;
   const weights = savedTensors(model);
@@ -59,9 +59,9 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
     }
   }
   for (const { tensor } of weights) tensor.dispose();
-  const isFailed = await isFailedAnywhere(model, failure !== undefined);
+  const hasFailed = await hasFailedOnAnyRank(model, failure !== undefined);
   if (failure !== undefined) throw failure;
-  if (isFailed) {
+  if (hasFailed) {
     throw new MosaicError({
       where: `saveModel, rank ${ctx.rank}`,
       expected: "success of rank 0, which writes the folder",
@@ -71,9 +71,9 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
 }
 
 /** Every rank learns whether rank 0 failed, so that none goes on as if there were a folder. */
-async function isFailedAnywhere({ ctx }: CachedModel, isFailed: boolean): Promise<boolean> {
-  if (ctx.size === 1) return isFailed;
-  using failures = fromArray(ctx, [isFailed ? 1 : 0], [1]);
+async function hasFailedOnAnyRank({ ctx }: CachedModel, hasFailed: boolean): Promise<boolean> {
+  if (ctx.size === 1) return hasFailed;
+  using failures = fromArray(ctx, [hasFailed ? 1 : 0], [1]);
   ctx.world.allReduce(failures, "sum", { label: "saveModel" }).wait();
   return (await failures.read())[0] !== 0;
 }
@@ -86,12 +86,12 @@ interface SavedTensor {
 /** The weights by Hugging Face's names, as views of the parameters. */
 function savedTensors(model: SavedModel): SavedTensor[] {
   const parameters = new Map(model.namedParameters());
-  const weights = weightsOf(model.config);
-  const missing = weights.find(({ parameter }) => !parameters.has(parameter));
-  if (missing) {
+  const weights = listWeights(model.config);
+  const missingWeight = weights.find(({ parameter }) => !parameters.has(parameter));
+  if (missingWeight) {
     throw new StateDictError({
       where: "saveModel",
-      expected: `a parameter "${missing.parameter}"`,
+      expected: `a parameter "${missingWeight.parameter}"`,
       received: "none, because a layer of the model was replaced",
       remedy: "save before addLoRA, or restore the merged layers",
     });
@@ -115,9 +115,9 @@ async function writeFiles({ source, settings }: SavedModel, folder: string): Pro
 
 async function writeWeights(folder: string, weights: readonly SavedTensor[], maxShardBytes: number): Promise<void> {
   const shards = cutIntoShards(weights, maxShardBytes);
-  const number = (value: number): string => String(value).padStart(5, "0");
+  const formatNumber = (value: number): string => String(value).padStart(5, "0");
   const names = shards.map((_, i) =>
-    shards.length === 1 ? singleName : `model-${number(i + 1)}-of-${number(shards.length)}.safetensors`,
+    shards.length === 1 ? singleName : `model-${formatNumber(i + 1)}-of-${formatNumber(shards.length)}.safetensors`,
   );
   for (const [i, shard] of shards.entries()) {
     const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
@@ -129,9 +129,9 @@ async function writeWeights(folder: string, weights: readonly SavedTensor[], max
     await rm(index, { force: true });
     return;
   }
-  const map = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, names[i]])));
+  const weightMap = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, names[i]])));
   const total = weights.reduce((sum, { tensor }) => sum + bytesOf(tensor), 0);
-  await writeFile(index, `${JSON.stringify({ metadata: { total_size: total }, weight_map: map }, null, 2)}\n`);
+  await writeFile(index, `${JSON.stringify({ metadata: { total_size: total }, weight_map: weightMap }, null, 2)}\n`);
 }
 
 const bytesOf = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
@@ -139,15 +139,15 @@ const bytesOf = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[
 /** Consecutive weights, as many as fit; one that is larger has a shard of its own. */
 function cutIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
   const shards: SavedTensor[][] = [];
-  let room = 0;
+  let remainingBytes = 0;
   for (const weight of weights) {
     const bytes = bytesOf(weight.tensor);
-    if (bytes > room || shards.length === 0) {
+    if (bytes > remainingBytes || shards.length === 0) {
       shards.push([]);
-      room = maxShardBytes;
+      remainingBytes = maxShardBytes;
     }
     shards.at(-1)!.push(weight);
-    room -= bytes;
+    remainingBytes -= bytes;
   }
   return shards;
 }

@@ -52,19 +52,19 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const visible = visibleRows(memory, batch, call.mask);
   group?.recordCall(() => describeCall(batch, q));
   const shape: StateShape = { batch: size, heads, rows, valueSize: valueHeadSize };
-  const fold = <State extends AttentionState>(state: State, isCleared: boolean): State => {
+  const foldBlocks = <State extends AttentionState>(state: State, isCleared: boolean): State => {
     if (isCleared) kernels.fill(state.out, 0);
     kernels.fill(state.lse, -Infinity);
     if (visible.count > 0) foldRows(memory, visible, { ...call, state, layer: batch.layer });
     return state;
   };
-  const isAlone = group === undefined || group.size === 1;
+  const isSingleRank = group === undefined || group.size === 1;
   // A row that sees a key gets its `out` from the kernel.
-  const state = isAlone
-    ? fold(denseState(ctx, shape), visible.seenRows < size * rows)
-    : mergeOverRanks(group, fold(emptyState(ctx, shape), true), shape);
+  const state = isSingleRank
+    ? foldBlocks(denseState(ctx, shape), visible.seenRows < size * rows)
+    : mergeOverRanks(group, foldBlocks(emptyState(ctx, shape), true), shape);
   if (call.sinks) mergeSinks(state, call.sinks);
-  if (isAlone && q.dtype === "float32") return state.out;
+  if (isSingleRank && q.dtype === "float32") return state.out;
   const out = ctx.device.empty([size, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
   kernels.copy(out, state.out);
   return out;
@@ -90,12 +90,12 @@ function foldRows(
     const offset = x.offset + layer * layerStride + row * strides[1];
     return x.view({ shape: [samples.length, heads, count, size], strides: [0, ...strides], offset });
   };
-  const [only] = samples;
+  const [firstSample] = samples;
   const sampleMasks = samples.length > 1 ? samples : undefined;
   const tile: Tile = {
     q: [{ start: 0, length: q.shape[2]!, step: 1 }],
     k: [{ start: 0, length: count, step: 1 }],
-    mask: sampleMasks ? noSlices : only!,
+    mask: sampleMasks ? noSlices : firstSample!,
     scale,
     ...((sampleMasks || softcap !== undefined) && { modifiers: { sampleMasks, softcap } }),
   };
@@ -113,7 +113,7 @@ function defaultMask(slidingWindow: number | undefined): Mask {
   return mask;
 }
 
-interface KnownRows {
+interface CachedRows {
   readonly revision: number;
   readonly tables: readonly BlockTable[];
   readonly lengths: readonly number[];
@@ -123,23 +123,27 @@ interface KnownRows {
 }
 
 /** Those of the last call of a cache: all layers of a step see the same rows. */
-const knownRows = new WeakMap<CacheMemory, KnownRows>();
+const knownRows = new WeakMap<CacheMemory, CachedRows>();
 
-const areEqual = <T>(a: readonly T[], b: readonly T[]): boolean =>
+const sameElements = <T>(a: readonly T[], b: readonly T[]): boolean =>
   a.length === b.length && a.every((each, i) => each === b[i]);
 
-function visibleRows(memory: CacheMemory, { layer, tables, counts }: CacheBatch, given: Mask | undefined): VisibleRows {
-  const mask = given ?? defaultMask(memory.slidingWindow);
+function visibleRows(
+  memory: CacheMemory,
+  { layer, tables, counts }: CacheBatch,
+  callMask: Mask | undefined,
+): VisibleRows {
+  const mask = callMask ?? defaultMask(memory.slidingWindow);
   const lengths = tables.map((table) => table.lengthAt(layer));
-  const known = knownRows.get(memory);
+  const cachedRows = knownRows.get(memory);
   if (
-    known?.revision === memory.revision &&
-    known.mask === mask &&
-    areEqual(known.tables, tables) &&
-    areEqual(known.lengths, lengths) &&
-    areEqual(known.counts, counts)
+    cachedRows?.revision === memory.revision &&
+    cachedRows.mask === mask &&
+    sameElements(cachedRows.tables, tables) &&
+    sameElements(cachedRows.lengths, lengths) &&
+    sameElements(cachedRows.counts, counts)
   ) {
-    return known.visible;
+    return cachedRows.visible;
   }
   let seenRows = 0;
   const samples = tables.map((table, i) => {
@@ -152,17 +156,17 @@ function visibleRows(memory: CacheMemory, { layer, tables, counts }: CacheBatch,
     }
     return visibleRowSlices(slices, table.rowsOn(memory.rank, 0, length));
   });
-  const visible = { ...hull(samples), seenRows };
+  const visible = { ...boundingRows(samples), seenRows };
   knownRows.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
   return visible;
 }
 
 /** The rows from the first that a sample sees to the last. */
-function hull(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
-  const all = samples.flat();
-  if (all.length === 0) return { row: 0, count: 0, samples };
+function boundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "seenRows"> {
+  const allSlices = samples.flat();
+  if (allSlices.length === 0) return { row: 0, count: 0, samples };
   let [row, end] = [Number.POSITIVE_INFINITY, 0];
-  for (const { k0, k1 } of all) [row, end] = [Math.min(row, k0), Math.max(end, k1)];
+  for (const { k0, k1 } of allSlices) [row, end] = [Math.min(row, k0), Math.max(end, k1)];
   return { row, count: end - row, samples: samples.map((slices) => slices.map((slice) => shiftKeys(slice, -row))) };
 }
 
@@ -183,11 +187,11 @@ function checkSlice(
 ): void {
   const { q0, q1, k0, k1, type } = slice;
   // Of the query that sees least far to either side.
-  const latest = first + (hasDiagonalEnd(type) ? q1 - 1 : q0);
-  const earliest = first + (hasDiagonalStart(type) ? q0 : q1 - 1);
-  const isCausal = k1 - 1 <= latest;
-  const isWithin = slidingWindow === undefined || k0 > earliest - slidingWindow || k0 >= k1;
-  if (isCausal && isWithin) return;
+  const lastPosition = first + (hasDiagonalEnd(type) ? q1 - 1 : q0);
+  const firstPosition = first + (hasDiagonalStart(type) ? q0 : q1 - 1);
+  const isCausal = k1 - 1 <= lastPosition;
+  const isInWindow = slidingWindow === undefined || k0 > firstPosition - slidingWindow || k0 >= k1;
+  if (isCausal && isInWindow) return;
   throw new OptionError({
     where: "KvCache: mask",
     expected: isCausal ? `a mask within the cache's sliding window of ${slidingWindow} tokens` : "a causal mask",

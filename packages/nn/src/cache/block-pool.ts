@@ -10,11 +10,11 @@ export class BlockPool {
   readonly #references: Int32Array;
   readonly #free: number[];
 
-  constructor(ranks: number, blocksPerRank: number) {
-    this.ranks = ranks;
+  constructor(rankCount: number, blocksPerRank: number) {
+    this.ranks = rankCount;
     this.blocksPerRank = blocksPerRank;
-    this.#references = new Int32Array(ranks * blocksPerRank);
-    this.#free = Array.from({ length: ranks }, () => blocksPerRank);
+    this.#references = new Int32Array(rankCount * blocksPerRank);
+    this.#free = Array.from({ length: rankCount }, () => blocksPerRank);
   }
 
   /** Blocks that nothing uses, of all ranks. */
@@ -39,7 +39,7 @@ export class BlockPool {
     if (--this.#references[block]! === 0) this.#free[this.ownerOf(block)]!++;
   }
 
-  freeOn(rank: number): number {
+  freeBlocksOn(rank: number): number {
     return this.#free[rank]!;
   }
 
@@ -53,16 +53,16 @@ export class BlockPool {
    * much room behind it.
    */
   allocate(rank: number, previous: number | undefined): number {
-    const next = previous === undefined ? -1 : previous + 1;
-    const follows = next >= 0 && this.ownerOf(next) === rank && this.#references[next] === 0;
-    const block = follows ? next : this.#roomiest(rank);
+    const nextBlock = previous === undefined ? -1 : previous + 1;
+    const isNextFree = nextBlock >= 0 && this.ownerOf(nextBlock) === rank && this.#references[nextBlock] === 0;
+    const block = isNextFree ? nextBlock : this.#findLargestGap(rank);
     this.#references[block] = 1;
     this.#free[rank]!--;
     return block;
   }
 
   /** The middle of the longest run of free blocks, for the sequence before it may grow into its start. */
-  #roomiest(rank: number): number {
+  #findLargestGap(rank: number): number {
     const [first, end] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
     let longest = { start: first, length: 0 };
     for (let block = first; block < end; block++) {

@@ -27,7 +27,7 @@ export class BlockTable {
   /** Those before `#dropped` were released by the sliding window. */
   readonly #blocks: number[];
   readonly #lengths: number[];
-  #dropped: number;
+  #droppedBlocks: number;
   #isReleased = false;
 
   constructor(cache: CacheBlocks, from?: BlockTable) {
@@ -35,8 +35,8 @@ export class BlockTable {
     const length = from?.length ?? 0;
     this.#blocks = from === undefined ? [] : from.#blocks.slice(0, Math.ceil(length / cache.blockSize));
     this.#lengths = Array.from({ length: cache.numLayers }, () => length);
-    this.#dropped = from === undefined ? 0 : from.#dropped;
-    for (const block of this.#blocks.slice(this.#dropped)) cache.pool.retain(block);
+    this.#droppedBlocks = from === undefined ? 0 : from.#droppedBlocks;
+    for (const block of this.#blocks.slice(this.#droppedBlocks)) cache.pool.retain(block);
   }
 
   get isReleased(): boolean {
@@ -50,7 +50,7 @@ export class BlockTable {
 
   /** The first position whose keys were not dropped. */
   get firstKept(): number {
-    return this.#dropped * this.cache.blockSize;
+    return this.#droppedBlocks * this.cache.blockSize;
   }
 
   lengthAt(layer: number): number {
@@ -74,13 +74,13 @@ export class BlockTable {
 
   /** Copy-on-write: replaces a shared block by a private copy before the next token is written. */
   copySharedBlock(layer: number, count: number): void {
-    const shared = this.sharedBlock(layer, count);
-    if (shared === undefined) return;
+    const sharedBlock = this.sharedBlock(layer, count);
+    if (sharedBlock === undefined) return;
     const { pool } = this.cache;
-    const copy = pool.allocate(pool.ownerOf(shared), shared);
-    this.cache.copyBlock(shared, copy);
-    pool.release(shared);
-    this.#blocks[Math.floor(this.#lengths[layer]! / this.cache.blockSize)] = copy;
+    const newBlock = pool.allocate(pool.ownerOf(sharedBlock), sharedBlock);
+    this.cache.copyBlock(sharedBlock, newBlock);
+    pool.release(sharedBlock);
+    this.#blocks[Math.floor(this.#lengths[layer]! / this.cache.blockSize)] = newBlock;
     this.cache.revision++;
   }
 
@@ -93,9 +93,9 @@ export class BlockTable {
   /** The next block lies on the next rank, block-cyclic; on another one only where that is full. */
   #allocate(): void {
     const { pool } = this.cache;
-    const last = this.#blocks.at(-1);
-    const next = last === undefined ? pool.emptiestRank : (pool.ownerOf(last) + 1) % pool.ranks;
-    const rank = pool.freeOn(next) > 0 ? next : pool.emptiestRank;
+    const lastBlock = this.#blocks.at(-1);
+    const nextRank = lastBlock === undefined ? pool.emptiestRank : (pool.ownerOf(lastBlock) + 1) % pool.ranks;
+    const rank = pool.freeBlocksOn(nextRank) > 0 ? nextRank : pool.emptiestRank;
     const previous = this.#blocks.findLast((block) => pool.ownerOf(block) === rank);
     this.#blocks.push(pool.allocate(rank, previous));
     this.cache.revision++;
@@ -105,10 +105,10 @@ export class BlockTable {
   dropInvisible(): void {
     const { slidingWindow, blockSize, pool } = this.cache;
     if (slidingWindow === undefined) return;
-    const end = Math.max(this.#dropped, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
-    for (const block of this.#blocks.slice(this.#dropped, end)) pool.release(block);
-    if (end > this.#dropped) this.cache.revision++;
-    this.#dropped = end;
+    const end = Math.max(this.#droppedBlocks, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
+    for (const block of this.#blocks.slice(this.#droppedBlocks, end)) pool.release(block);
+    if (end > this.#droppedBlocks) this.cache.revision++;
+    this.#droppedBlocks = end;
   }
 
   truncate(length: number): void {
@@ -120,7 +120,7 @@ export class BlockTable {
         received: formatValue(length),
       });
     }
-    if (this.#dropped > 0 && length - slidingWindow + 1 < this.firstKept) {
+    if (this.#droppedBlocks > 0 && length - slidingWindow + 1 < this.firstKept) {
       throw new OptionError({
         where: "KvCache: truncate",
         expected: `a length of at least ${this.firstKept + slidingWindow - 1}, because the sliding window has dropped the tokens before position ${this.firstKept}`,
@@ -143,7 +143,7 @@ export class BlockTable {
   release(): void {
     if (this.#isReleased) return;
     this.#isReleased = true;
-    for (const block of this.#blocks.splice(0).slice(this.#dropped)) this.cache.pool.release(block);
+    for (const block of this.#blocks.splice(0).slice(this.#droppedBlocks)) this.cache.pool.release(block);
     this.cache.revision++;
   }
 
@@ -166,19 +166,20 @@ export class BlockTable {
   rowsOn(rank: number, start: number, end: number): BlockRows[] {
     const { blockSize, pool } = this.cache;
     const first = pool.blocksPerRank * rank;
-    const found: BlockRows[] = [];
-    let last: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
+    const blockRows: BlockRows[] = [];
+    let lastRows: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
     const from = Math.max(start, this.firstKept);
     for (let index = Math.floor(from / blockSize); index * blockSize < end; index++) {
-      const number = this.#blocks[index]! - first;
-      if (number < 0 || number >= pool.blocksPerRank) continue;
+      const localBlock = this.#blocks[index]! - first;
+      if (localBlock < 0 || localBlock >= pool.blocksPerRank) continue;
       const position = Math.max(from, index * blockSize);
       const length = Math.min(end, (index + 1) * blockSize) - position;
-      const row = number * blockSize + (position % blockSize);
-      if (last && last.position + last.length === position && last.row + last.length === row) last.length += length;
-      else found.push((last = { position, row, length }));
+      const row = localBlock * blockSize + (position % blockSize);
+      if (lastRows && lastRows.position + lastRows.length === position && lastRows.row + lastRows.length === row)
+        lastRows.length += length;
+      else blockRows.push((lastRows = { position, row, length }));
     }
-    return found;
+    return blockRows;
   }
 }
 
@@ -193,9 +194,9 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
   const { pool, blockSize } = first.cache;
   for (const table of tables) table.dropInvisible();
   const missing = tables.reduce((sum, table, i) => sum + table.missing(layer, counts[i]!), 0);
-  const copies = copiesByRank(layer, tables, counts);
-  const needed = missing + copies.reduce((sum, count) => sum + count, 0);
-  if (needed > pool.free || copies.some((count, rank) => count > pool.freeOn(rank))) {
+  const numCopies = copiesByRank(layer, tables, counts);
+  const needed = missing + numCopies.reduce((sum, count) => sum + count, 0);
+  if (needed > pool.free || numCopies.some((count, rank) => count > pool.freeBlocksOn(rank))) {
     throw new OutOfMemoryError({
       where: "KvCache: append",
       expected: `${needed} free blocks of ${blockSize} tokens`,
@@ -210,12 +211,13 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
 /** A block shared only within the batch is copied for all sequences but the last, which keeps it. */
 function copiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
   const { pool } = tables[0]!.cache;
-  const writers = new Map<number, number>();
+  const writersByBlock = new Map<number, number>();
   tables.forEach((table, i) => {
     const block = table.sharedBlock(layer, counts[i]!);
-    if (block !== undefined) writers.set(block, (writers.get(block) ?? 0) + 1);
+    if (block !== undefined) writersByBlock.set(block, (writersByBlock.get(block) ?? 0) + 1);
   });
   const copies = Array.from({ length: pool.ranks }, () => 0);
-  for (const [block, count] of writers) copies[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
+  for (const [block, count] of writersByBlock)
+    copies[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
   return copies;
 }

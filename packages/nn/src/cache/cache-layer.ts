@@ -44,8 +44,8 @@ export type CachedAttentionOptions = OptionsOf<typeof cachedAttentionOptions>;
 
 function checkCall(call: CachedAttentionCall): CachedAttentionCall {
   const { backend, layout } = (call ?? {}) as Partial<CachedAttentionCall>;
-  const isCall = typeof backend?.attend === "function" && Array.isArray(layout?.axes);
-  expectValue("KvCache: forward", isCall, "a call { mask, scale, backend, layout }", call);
+  const isValidCall = typeof backend?.attend === "function" && Array.isArray(layout?.axes);
+  expectValue("KvCache: forward", isValidCall, "a call { mask, scale, backend, layout }", call);
   return call;
 }
 
@@ -97,8 +97,8 @@ export class KvCacheLayer implements AttentionCache {
     extendTables(this.#layer, this.#tables, counts);
     scope(() => {
       for (const [sample, start] of starts.entries()) {
-        const own = this.#tables[sample]!.rowsOn(this.#memory.rank, start, start + counts[sample]!);
-        for (const { position, row, length } of own) {
+        const blockRows = this.#tables[sample]!.rowsOn(this.#memory.rank, start, start + counts[sample]!);
+        for (const { position, row, length } of blockRows) {
           this.#write({ k, v }, { sample, from: position - start, row, length });
         }
       }
@@ -135,12 +135,12 @@ export class KvCacheLayer implements AttentionCache {
    */
   attend(q: Tensor, options?: CachedAttentionOptions): Tensor {
     const where = "KvCache: attend";
-    const given = cachedAttentionOptions.parse(options, where);
+    const parsedOptions = cachedAttentionOptions.parse(options, where);
     this.#checkInference(where, [q]);
-    this.#checkQueries(where, q, given);
+    this.#checkQueries(where, q, parsedOptions);
     const counts = this.#counts(where, q.shape[2]!);
     const batch = { layer: this.#layer, tables: this.#tables, counts };
-    return scope(() => attendBlocks(this.#memory, batch, { q, ...given }));
+    return scope(() => attendBlocks(this.#memory, batch, { q, ...parsedOptions }));
   }
 
   /** Stores k and v, and attends: what an attention module calls. If it throws, the sequences are as they were. */
@@ -197,8 +197,8 @@ export class KvCacheLayer implements AttentionCache {
     const { numKvHeads, headSize, valueHeadSize } = this.#memory;
     const [batch, rows] = [this.#tables.length, k.shape[2]!];
     const expected = [headSize, valueHeadSize].map((size) => [batch, numKvHeads, rows, size]);
-    const fits = [k, v].every((x, i) => x.shape.every((length, axis) => length === expected[i]![axis]));
-    if (fits) return rows;
+    const haveExpectedShapes = [k, v].every((x, i) => x.shape.every((length, axis) => length === expected[i]![axis]));
+    if (haveExpectedShapes) return rows;
     throw new ShapeError({
       where,
       expected: `k [${batch},${numKvHeads},T,${headSize}] and v [${batch},${numKvHeads},T,${valueHeadSize}], one batch element per sequence`,

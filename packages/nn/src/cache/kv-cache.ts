@@ -128,8 +128,8 @@ export class KvCache implements Disposable {
    */
   layer(index: number, sequences: readonly CacheSequence[], options?: KvCacheLayerOptions): KvCacheLayer {
     this.#assertOpen("KvCache.layer");
-    const isLayer = Number.isSafeInteger(index) && index >= 0 && index < this.numLayers;
-    expectValue("KvCache.layer", isLayer, `a layer from 0 to ${this.numLayers - 1}`, index);
+    const isValidIndex = Number.isSafeInteger(index) && index >= 0 && index < this.numLayers;
+    expectValue("KvCache.layer", isValidIndex, `a layer from 0 to ${this.numLayers - 1}`, index);
     return new KvCacheLayer(this.#memory, { index, tables: this.#tables(sequences) }, options);
   }
 
@@ -137,8 +137,8 @@ export class KvCache implements Disposable {
     const where = "KvCache.layer: sequences";
     expectValue(where, Array.isArray(sequences), "an array of sequences from createSequence()", sequences);
     const tables = sequences.map((sequence) => tableOf(where, sequence));
-    const isOwn = tables.every(({ cache }) => cache === this.#memory);
-    expectValue(where, isOwn, "sequences created by this cache", sequences);
+    const areOwnSequences = tables.every(({ cache }) => cache === this.#memory);
+    expectValue(where, areOwnSequences, "sequences created by this cache", sequences);
     if (new Set(tables).size === tables.length) return tables;
     throw new OptionError({
       where,

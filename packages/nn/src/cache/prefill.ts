@@ -39,7 +39,7 @@ export interface PrefillCall extends CachedAttentionCall {
 /** Stores this rank's shards k [B,Hkv,S,D] and v [B,Hkv,S,Dv], and attends with q [B,H,S,D] to all tokens so far. */
 export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, call: PrefillCall): Tensor {
   const { q, k, v, layout, mask, backend } = call;
-  const scores = { scale: call.scale, softcap: call.softcap, sinks: call.sinks ?? undefined };
+  const scoreOptions = { scale: call.scale, softcap: call.softcap, sinks: call.sinks ?? undefined };
   checkShards(memory, tables.length, call);
   const starts = tables.map((table) => table.lengthAt(layer));
   extendTables(
@@ -59,16 +59,16 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
     }
   });
   if (starts.every((start) => start === 0)) {
-    return attention(memory.ctx, q, k, v, { backend, ...scores, mask, queries: layout, keys: layout });
+    return attention(memory.ctx, q, k, v, { backend, ...scoreOptions, mask, queries: layout, keys: layout });
   }
   return scope(() => {
     const outputs = tables.map((table, sample) => {
-      const cached = cachedKeys(memory, layer, table);
-      const [cachedK, cachedV] = [cached.k.to(q.dtype), cached.v.to(q.dtype)];
-      const options = { backend, ...scores, queries: layout, keys: cached.layout };
-      const visible = visibleOf(mask, { queries: layout.length, length: table.lengthAt(layer), table });
-      const own = q.slice(0, sample, sample + 1);
-      return attention(memory.ctx, own, cachedK, cachedV, { ...options, mask: visible });
+      const cachedKv = cachedKeys(memory, layer, table);
+      const [cachedK, cachedV] = [cachedKv.k.to(q.dtype), cachedKv.v.to(q.dtype)];
+      const options = { backend, ...scoreOptions, queries: layout, keys: cachedKv.layout };
+      const visibleMask = restrictToKept(mask, { queries: layout.length, length: table.lengthAt(layer), table });
+      const sampleQueries = q.slice(0, sample, sample + 1);
+      return attention(memory.ctx, sampleQueries, cachedK, cachedV, { ...options, mask: visibleMask });
     });
     return outputs.length === 1 ? outputs[0]! : concatenate(outputs, 0);
   });
@@ -90,10 +90,11 @@ function checkShards(
     });
   }
   const rows = spansLength(layout.spans(ctx.mesh.coordinate));
-  const fits = (x: Tensor, shape: readonly number[]) => x.shape.every((length, i) => length === shape[i]);
-  const fitsKeys = fits(k, [batch, numKvHeads, rows, headSize]) && fits(v, [batch, numKvHeads, rows, valueHeadSize]);
+  const hasShape = (x: Tensor, shape: readonly number[]) => x.shape.every((length, i) => length === shape[i]);
+  const haveKvShapes =
+    hasShape(k, [batch, numKvHeads, rows, headSize]) && hasShape(v, [batch, numKvHeads, rows, valueHeadSize]);
   const [, heads] = q.shape as [number, number, number, number];
-  if (fitsKeys && heads % numKvHeads === 0 && fits(q, [batch, heads, rows, headSize])) return;
+  if (haveKvShapes && heads % numKvHeads === 0 && hasShape(q, [batch, heads, rows, headSize])) return;
   throw new ShapeError({
     where,
     expected: `q [${batch},H,${rows},${headSize}], k [${batch},${numKvHeads},${rows},${headSize}] and v [${batch},${numKvHeads},${rows},${valueHeadSize}], this rank's shard of ${layout.length} tokens`,
@@ -113,19 +114,19 @@ interface BlockRows {
 /** A shard, cut where blocks end. */
 function piecesOf(spans: readonly Span[], start: number, table: BlockTable): BlockRows[] {
   const { blockSize } = table.cache;
-  const found: BlockRows[] = [];
+  const blockRows: BlockRows[] = [];
   let row = 0;
   for (const span of spans) {
     for (let i = 0; i < span.length; ) {
       const position = start + span.start + i * span.step;
       const end = (Math.floor(position / blockSize) + 1) * blockSize;
       const length = Math.min(span.length - i, Math.ceil((end - position) / span.step));
-      found.push({ row: row + i, position, length, step: span.step, owner: table.ownerAt(position) });
+      blockRows.push({ row: row + i, position, length, step: span.step, owner: table.ownerAt(position) });
       i += length;
     }
     row += span.length;
   }
-  return found;
+  return blockRows;
 }
 
 interface ShardedRows {
@@ -139,7 +140,7 @@ interface ShardedRows {
 function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table, start, layout }: ShardedRows): void {
   const { ctx, group, axis, rank } = memory;
   const ranks = Array.from({ length: group!.size }, (_, i) => i);
-  const pieces = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
+  const rowsBySender = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
   const write = (source: { k: Tensor; v: Tensor }, piece: BlockRows): void => {
     const { position, length, step, row } = piece;
     const first = table.rowOf(position);
@@ -148,13 +149,13 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
       ctx.device.kernels.copy(target, source[name].slice(2, row, row + length));
     }
   };
-  for (const piece of pieces[rank]!) if (piece.owner === rank) write(kv, piece);
+  for (const blockRows of rowsBySender[rank]!) if (blockRows.owner === rank) write(kv, blockRows);
   if (group!.size === 1) return;
-  const plan = castPlan(pieces);
-  const incoming = pieces.flatMap((each, sender) =>
+  const plan = castPlan(rowsBySender);
+  const incomingRows = rowsBySender.flatMap((each, sender) =>
     sender === rank ? [] : each.filter(({ owner }) => owner === rank),
   );
-  const count = incoming.reduce((sum, { length }) => sum + length, 0);
+  const count = incomingRows.reduce((sum, { length }) => sum + length, 0);
   const received = {
     k: ctx.device.empty(kv.k.shape.with(2, count), kv.k.dtype),
     v: ctx.device.empty(kv.v.shape.with(2, count), kv.v.dtype),
@@ -162,29 +163,30 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
   const label = `KvCache(${group!.name})`;
   group!.groupCast([received.k, received.v], [kv.k, kv.v], plan, { label }).wait();
   let row = 0;
-  for (const piece of incoming) {
-    write(received, { ...piece, row });
-    row += piece.length;
+  for (const blockRows of incomingRows) {
+    write(received, { ...blockRows, row });
+    row += blockRows.length;
   }
 }
 
 /** Which rows of each rank's shard every rank owns. */
-function castPlan(pieces: readonly (readonly BlockRows[])[]): GroupCastPlan {
-  const ranges = pieces.map((own, sender) =>
-    pieces.map((_, receiver) => (receiver === sender ? [] : rangesOf(own, receiver))),
+function castPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
+  const ranges = rowsBySender.map((senderRows, sender) =>
+    rowsBySender.map((_, receiver) => (receiver === sender ? [] : rangesOf(senderRows, receiver))),
   );
-  return { size: pieces.length, ranges: (sender, receiver) => ranges[sender]![receiver]! };
+  return { size: rowsBySender.length, ranges: (sender, receiver) => ranges[sender]![receiver]! };
 }
 
-function rangesOf(pieces: readonly BlockRows[], owner: number): RowRange[] {
-  const found: RowRange[] = [];
-  for (const { row, length, owner: own } of pieces) {
-    if (own !== owner) continue;
-    const last = found.at(-1);
-    if (last && last.start + last.length === row) found[found.length - 1] = { ...last, length: last.length + length };
-    else found.push({ start: row, length });
+function rangesOf(blockRows: readonly BlockRows[], owner: number): RowRange[] {
+  const ownerRanges: RowRange[] = [];
+  for (const { row, length, owner: blockOwner } of blockRows) {
+    if (blockOwner !== owner) continue;
+    const lastRange = ownerRanges.at(-1);
+    if (lastRange && lastRange.start + lastRange.length === row)
+      ownerRanges[ownerRanges.length - 1] = { ...lastRange, length: lastRange.length + length };
+    else ownerRanges.push({ start: row, length });
   }
-  return found;
+  return ownerRanges;
 }
 
 /** What the ranks hold of a sequence: this rank's keys and values [1,Hkv,·,·], by position, and where all of them lie. */
@@ -202,13 +204,13 @@ function cachedKeys(memory: CacheMemory, layer: number, table: BlockTable) {
     length: end - first,
   });
   const rows = joinRows(table.rowsOn(rank, first, end));
-  const read = (x: Tensor): Tensor => {
-    const own = x.slice(0, layer, layer + 1);
-    const parts = rows.map(({ start, length }) => own.slice(2, start, start + length));
-    if (parts.length === 0) return own.slice(2, 0, 0);
+  const gatherRows = (x: Tensor): Tensor => {
+    const layerRows = x.slice(0, layer, layer + 1);
+    const parts = rows.map(({ start, length }) => layerRows.slice(2, start, start + length));
+    if (parts.length === 0) return layerRows.slice(2, 0, 0);
     return parts.length === 1 ? parts[0]! : concatenate(parts, 2);
   };
-  return { k: read(memory.k), v: read(memory.v), layout };
+  return { k: gatherRows(memory.k), v: gatherRows(memory.v), layout };
 }
 
 /** Blocks that lie side by side are one range of rows. */
@@ -217,7 +219,7 @@ function joinRows(blocks: readonly { readonly row: number; readonly length: numb
 }
 
 /** The mask over the keys that were not dropped. */
-function visibleOf(
+function restrictToKept(
   mask: Mask,
   { queries, length, table }: { queries: number; length: number; table: BlockTable },
 ): Mask {

@@ -45,15 +45,15 @@ function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateSha
  * The state over the keys of all ranks: an all-gather, followed by a merge in rank order, so that all ranks get the same
  * bits. Sends and receives (size − 1) · B · T · H · (Dv + 1) · 4 bytes.
  */
-export function mergeOverRanks(group: ProcessGroup, own: PackedState, shape: StateShape): PackedState {
+export function mergeOverRanks(group: ProcessGroup, localState: PackedState, shape: StateShape): PackedState {
   const { device } = group;
-  const gathered = device.empty([group.size, ...own.memory.shape], "float32");
-  group.allGather(gathered, own.memory, { label: `KvCache(${group.name})` }).wait();
-  const merged = unpackState(gathered, shape);
+  const gathered = device.empty([group.size, ...localState.memory.shape], "float32");
+  group.allGather(gathered, localState.memory, { label: `KvCache(${group.name})` }).wait();
+  const gatheredStates = unpackState(gathered, shape);
   for (let rank = 1; rank < group.size; rank++) {
-    device.kernels.merge(merged, unpackState(gathered, shape, rank));
+    device.kernels.merge(gatheredStates, unpackState(gathered, shape, rank));
   }
-  return merged;
+  return gatheredStates;
 }
 
 /** Adds e^sink of `sinks` [H] to the denominator of each head: merges the state (0, sink) once. */

@@ -3,7 +3,7 @@ import type { BlockRows } from "./block-table.ts";
 
 /** What the queries see of a rank's memory: the slices of a mask, whose keys are positions, with rows instead of these. */
 export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockRows[]): Slice[] {
-  const found: Slice[] = [];
+  const rowSlices: Slice[] = [];
   for (const slice of mask) {
     const delay = slice.q1 - slice.q0 - 1;
     // What every query of the slice sees.
@@ -12,7 +12,7 @@ export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockR
     // Of blocks that lie side by side the kernel reads one slice.
     let run = { row: 0, end: 0 };
     const endRun = (): void => {
-      if (run.row < run.end) found.push({ q0: slice.q0, q1: slice.q1, k0: run.row, k1: run.end, type: "full" });
+      if (run.row < run.end) rowSlices.push({ q0: slice.q0, q1: slice.q1, k0: run.row, k1: run.end, type: "full" });
     };
     for (const { position, row, length } of blocks) {
       const end = position + length;
@@ -24,11 +24,13 @@ export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockR
           run = { row, end: row };
         }
         run.end += length;
-      } else for (const part of clipKeys(slice, position, end)) found.push(shiftKeys(part, row - position));
+      } else
+        for (const clippedSlice of clipKeys(slice, position, end))
+          rowSlices.push(shiftKeys(clippedSlice, row - position));
     }
     endRun();
   }
-  return found;
+  return rowSlices;
 }
 
 export function shiftKeys(slice: Slice, distance: number): Slice {

@@ -167,22 +167,22 @@ export class DataLoader {
   #read(epoch: number, index: number): TokenBatch {
     const { rowLength, batchSize, shuffle, seed } = this.#settings;
     const { dp = 1 } = this.#ctx.mesh.shape;
-    const each = batchSize / dp;
-    const first = index * batchSize + (this.#ctx.mesh.coordinate.dp ?? 0) * each;
-    const rows = Array.from({ length: each }, (_, i) => {
+    const rowsPerRank = batchSize / dp;
+    const first = index * batchSize + (this.#ctx.mesh.coordinate.dp ?? 0) * rowsPerRank;
+    const rows = Array.from({ length: rowsPerRank }, (_, i) => {
       const row = shuffle ? permute(first + i, { count: this.rows, seed, epoch }) : first + i;
       return this.#packRow(row * rowLength);
     });
     const mask = batchMask(rows, this.#settings);
     const { placement } = this.#settings;
-    const cut = typeof placement === "function" ? placement(mask, rowLength) : placement;
+    const resolvedPlacement = typeof placement === "function" ? placement(mask, rowLength) : placement;
     const [tokens, labels, positions] = (["tokens", "labels", "positions"] as const).map((name) => {
-      const values = new Float32Array(each * rowLength);
+      const values = new Float32Array(rowsPerRank * rowLength);
       for (const [i, row] of rows.entries()) values.set(row[name], i * rowLength);
-      return this.#shard(values, cut);
+      return this.#shard(values, resolvedPlacement);
     });
     return {
-      ...{ tokens: tokens!, labels: labels!, positions: positions!, mask, placement: cut, epoch, index },
+      ...{ tokens: tokens!, labels: labels!, positions: positions!, mask, placement: resolvedPlacement, epoch, index },
       documents: rows.map(({ documents }) => documents),
       [Symbol.dispose]() {
         for (const tensor of [tokens!, labels!, positions!]) tensor.dispose();
@@ -192,16 +192,16 @@ export class DataLoader {
 
   #shard(values: Float32Array, placement: PlacementName | Placement): Tensor {
     const { rowLength, axes } = this.#settings;
-    using whole = fromArray(this.#ctx, values, [values.length / rowLength, rowLength]);
-    return shard(this.#ctx, whole, 1, { placement, ...(axes && { axes }) });
+    using fullBatch = fromArray(this.#ctx, values, [values.length / rowLength, rowLength]);
+    return shard(this.#ctx, fullBatch, 1, { placement, ...(axes && { axes }) });
   }
 
   #packRow(start: number): PackedRow {
     const { rowLength, resetAttentionMask, resetPositionIds } = this.#settings;
     const { tokens, ends } = this.#source.read(start, rowLength + 1);
-    const within = ends.filter((end) => end < rowLength);
-    const bounds = [...within, rowLength];
-    const documents = bounds.map((end, i) => end - (within[i - 1] ?? 0));
+    const endsInRow = ends.filter((end) => end < rowLength);
+    const bounds = [...endsInRow, rowLength];
+    const documents = bounds.map((end, i) => end - (endsInRow[i - 1] ?? 0));
     const labels = Float32Array.from({ length: rowLength }, (_, i) => tokens[i + 1]!);
     if (resetAttentionMask) for (const end of ends) if (end <= rowLength) labels[end - 1] = ignoreIndex;
     const positions = new Float32Array(rowLength);
@@ -227,21 +227,28 @@ export class DataLoader {
    */
   load(state: DataLoaderState): void {
     const { epoch: _epoch, index: _index, ...rest } = this.state();
-    const given = (state ?? {}) as Partial<DataLoaderState>;
-    const differing = (Object.keys(rest) as (keyof typeof rest)[]).filter((name) => given[name] !== rest[name]);
+    const givenState = (state ?? {}) as Partial<DataLoaderState>;
+    const differingNames = (Object.keys(rest) as (keyof typeof rest)[]).filter(
+      (name) => givenState[name] !== rest[name],
+    );
     const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (value as number) >= 0;
-    if (differing.length > 0 || !isCount(given.epoch) || !isCount(given.index) || given.index! > this.batchesPerEpoch) {
-      const shown = (of: Partial<DataLoaderState>): string =>
-        differing.map((name) => `${name} ${String(of[name])}`).join(", ");
+    if (
+      differingNames.length > 0 ||
+      !isCount(givenState.epoch) ||
+      !isCount(givenState.index) ||
+      givenState.index! > this.batchesPerEpoch
+    ) {
+      const formatFields = (of: Partial<DataLoaderState>): string =>
+        differingNames.map((name) => `${name} ${String(of[name])}`).join(", ");
       throw new OptionError({
         where: "DataLoader.load",
-        expected: shown(rest) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
-        received: shown(given) || `epoch ${String(given.epoch)}, index ${String(given.index)}`,
+        expected: formatFields(rest) || `an epoch and a batch index ≤ ${this.batchesPerEpoch}`,
+        received: formatFields(givenState) || `epoch ${String(givenState.epoch)}, index ${String(givenState.index)}`,
         remedy: "create the loader with the tokens and options of the saved loader",
       });
     }
-    this.#epoch = given.epoch!;
-    this.#index = given.index!;
+    this.#epoch = givenState.epoch!;
+    this.#index = givenState.index!;
   }
 }
 
@@ -262,8 +269,8 @@ interface PackedRow {
 const causal: Mask = masks.causal();
 
 function batchMask(rows: readonly PackedRow[], { resetAttentionMask }: DataLoaderSettings): Mask | readonly Mask[] {
-  const each = rows.map(({ documents }) =>
+  const rowMasks = rows.map(({ documents }) =>
     resetAttentionMask && documents.length > 1 ? masks.documents(documents, "causal") : causal,
   );
-  return each.every((mask) => mask === each[0]) ? each[0]! : each;
+  return rowMasks.every((mask) => mask === rowMasks[0]) ? rowMasks[0]! : rowMasks;
 }

@@ -3,8 +3,8 @@
 /** High word of a · b of 32 bits each. */
 function multiplyHigh(a: number, b: number): number {
   const [aHigh, aLow, bHigh, bLow] = [a >>> 16, a & 0xffff, b >>> 16, b & 0xffff];
-  const middle = aHigh * bLow + ((aLow * bLow) >>> 16);
-  return (aHigh * bHigh + Math.floor(middle / 0x10000) + (((middle & 0xffff) + aLow * bHigh) >>> 16)) >>> 0;
+  const crossProduct = aHigh * bLow + ((aLow * bLow) >>> 16);
+  return (aHigh * bHigh + Math.floor(crossProduct / 0x10000) + (((crossProduct & 0xffff) + aLow * bHigh) >>> 16)) >>> 0;
 }
 
 /** Philox4x32-10 (Salmon et al. 2011), first word of a block: element 4 · index of the kernel `random`. */
@@ -22,7 +22,7 @@ export function philoxWord(index: number, seed: number, stream: number): number 
 }
 
 /** Rounds of the Feistel network; four of them are a pseudorandom permutation already (Luby and Rackoff 1988). */
-const rounds = 6;
+const numRounds = 6;
 
 /** What a permutation follows from. */
 export interface PermutationKey {
@@ -36,17 +36,17 @@ export interface PermutationKey {
  * below `count` (Black and Rogaway 2002, cycle walking), fewer than four steps on average.
  */
 export function permute(index: number, { count, seed, epoch }: PermutationKey): number {
-  const half = Math.max(1, Math.ceil(Math.log2(Math.max(2, count)) / 2));
-  const size = 2 ** half;
-  let place = index;
+  const halfBits = Math.max(1, Math.ceil(Math.log2(Math.max(2, count)) / 2));
+  const halfRange = 2 ** halfBits;
+  let permuted = index;
   do {
-    let [left, right] = [Math.floor(place / size), place % size];
-    for (let round = 0; round < rounds; round++) {
+    let [left, right] = [Math.floor(permuted / halfRange), permuted % halfRange];
+    for (let round = 0; round < numRounds; round++) {
       // Streams of a round: those of the epochs, one after another.
-      const word = philoxWord(right, seed, epoch * rounds + round);
-      [left, right] = [right, left ^ (word % size)];
+      const word = philoxWord(right, seed, epoch * numRounds + round);
+      [left, right] = [right, left ^ (word % halfRange)];
     }
-    place = left * size + right;
-  } while (place >= count);
-  return place;
+    permuted = left * halfRange + right;
+  } while (permuted >= count);
+  return permuted;
 }

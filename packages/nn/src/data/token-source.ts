@@ -47,8 +47,8 @@ function checkTokens(where: string, tokens: ArrayLike<number>): void {
 export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSource {
   expectValue("tokenArrays", Array.isArray(documents), "an array of documents", documents);
   for (const [i, each] of documents.entries()) {
-    const isList = typeof each === "object" && each !== null && Number.isSafeInteger(each.length);
-    expectValue(`tokenArrays: documents[${i}]`, isList, "an array of tokens", each);
+    const isArrayLike = typeof each === "object" && each !== null && Number.isSafeInteger(each.length);
+    expectValue(`tokenArrays: documents[${i}]`, isArrayLike, "an array of tokens", each);
     checkTokens(`tokenArrays: documents[${i}]`, each);
   }
   const length = documents.reduce((sum, each) => sum + each.length, 0);
@@ -75,19 +75,22 @@ export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSourc
 }
 
 /** The first place whose number is not below `value`. */
-function lowerBound(ascending: readonly number[], value: number): number {
-  let [low, high] = [0, ascending.length];
+function lowerBound(sortedValues: readonly number[], value: number): number {
+  let [low, high] = [0, sortedValues.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (ascending[middle]! < value) low = middle + 1;
+    if (sortedValues[middle]! < value) low = middle + 1;
     else high = middle;
   }
   return low;
 }
 
 function checkSpan(where: string, { start, count }: { start: number; count: number }, length: number): void {
-  const fits = Number.isSafeInteger(start) && Number.isSafeInteger(count) && start >= 0 && count >= 0;
-  expectValue(where, fits && start + count <= length, `[start, count] within the ${length} tokens`, [start, count]);
+  const isValidSpan = Number.isSafeInteger(start) && Number.isSafeInteger(count) && start >= 0 && count >= 0;
+  expectValue(where, isValidSpan && start + count <= length, `[start, count] within the ${length} tokens`, [
+    start,
+    count,
+  ]);
 }
 
 export const tokenFileOptions = defineOptions("tokenFile", {
@@ -151,9 +154,9 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
 }
 
 function readFully(file: number, buffer: Buffer, position: number): void {
-  for (let done = 0; done < buffer.length; ) {
-    const count = readSync(file, buffer, done, buffer.length - done, position + done);
-    expectValue("tokenFile", count > 0, `${buffer.length} bytes at offset ${position}`, done);
-    done += count;
+  for (let bytesDone = 0; bytesDone < buffer.length; ) {
+    const count = readSync(file, buffer, bytesDone, buffer.length - bytesDone, position + bytesDone);
+    expectValue("tokenFile", count > 0, `${buffer.length} bytes at offset ${position}`, bytesDone);
+    bytesDone += count;
   }
 }

@@ -81,12 +81,12 @@ export class Sequential extends ModuleList<Layer> {
 
   /** x through every layer in order. */
   forward(x: Tensor): Tensor {
-    const [first, ...others] = this;
+    const [first, ...remainingLayers] = this;
     if (!first) throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
     let out = first.forward(x);
-    for (const layer of others) {
-      using before = out;
-      out = layer.forward(before);
+    for (const layer of remainingLayers) {
+      using previousOut = out;
+      out = layer.forward(previousOut);
     }
     return out;
   }

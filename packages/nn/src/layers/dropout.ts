@@ -31,7 +31,7 @@ export const shardingOptions = defineOptions("Dropout", {
 /** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp". */
 export type ShardingOptions = OptionsOf<typeof shardingOptions>;
 /** The same with its defaults. */
-type Sharding = ResolvedOptionsOf<typeof shardingOptions>;
+type ResolvedSharding = ResolvedOptionsOf<typeof shardingOptions>;
 
 export const dropoutForwardOptions = defineOptions("Dropout.forward", {
   /** How the sequence is cut in this call: what `dispatch` returned for its mask. Default: the module's. */
@@ -53,23 +53,27 @@ interface GlobalRange {
 }
 
 /** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
-function globalRanges(ctx: Context, x: Tensor, sharding: Sharding): readonly GlobalRange[] {
+function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): readonly GlobalRange[] {
   const { sequenceAxis = x.rank < 2 ? null : -2 } = sharding;
-  const along = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
-  const sequence = along === undefined ? undefined : sequenceSpans(ctx, x.shape[along]!, sharding);
+  const normalizedAxis = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
+  const sequence = normalizedAxis === undefined ? undefined : sequenceSpans(ctx, x.shape[normalizedAxis]!, sharding);
   const shards = ctx.mesh.shape.dp ?? 1;
-  const batched = x.rank > 0 && along !== 0;
-  const whole = x.shape.map((length, axis) => {
-    if (axis === along) return sequence!.length;
+  const batched = x.rank > 0 && normalizedAxis !== 0;
+  const globalShape = x.shape.map((length, axis) => {
+    if (axis === normalizedAxis) return sequence!.length;
     return axis === 0 && batched ? length * shards : length;
   });
-  const strides = contiguousStrides(whole);
-  const base = batched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
-  if (along === undefined) return [{ offset: base, strides }];
+  const strides = contiguousStrides(globalShape);
+  const batchOffset = batched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
+  if (normalizedAxis === undefined) return [{ offset: batchOffset, strides }];
   let from = 0;
   return sequence!.spans.map(({ start, length, step }) => {
-    const rows = { axis: along, from, to: (from += length) };
-    return { rows, offset: base + start * strides[along]!, strides: strides.with(along, step * strides[along]!) };
+    const rows = { axis: normalizedAxis, from, to: (from += length) };
+    return {
+      rows,
+      offset: batchOffset + start * strides[normalizedAxis]!,
+      strides: strides.with(normalizedAxis, step * strides[normalizedAxis]!),
+    };
   });
 }
 
@@ -77,7 +81,7 @@ function globalRanges(ctx: Context, x: Tensor, sharding: Sharding): readonly Glo
 function sequenceSpans(
   ctx: Context,
   rows: number,
-  { placement, axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: Sharding,
+  { placement, axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: ResolvedSharding,
 ): { readonly length: number; readonly spans: readonly Span[] } {
   const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
   const length = sequenceLength ?? rows * shards;
@@ -158,7 +162,7 @@ const dropoutOp = defineOp({
 export class Dropout extends Module {
   readonly probability: number;
   readonly #ctx: Context;
-  readonly #sharding: Sharding;
+  readonly #sharding: ResolvedSharding;
 
   constructor(ctx: Context, probability = 0.5, options?: ShardingOptions) {
     super();

@@ -30,8 +30,8 @@ const embeddingOp = defineOp({
     device.kernels.fill(sums, 0);
     device.kernels.scatterAddRows(sums, dOut, tokens);
     if (table.dtype === "float32") return [sums];
-    using rounded = sums;
-    return [rounded.to(table.dtype)];
+    using float32Sums = sums;
+    return [float32Sums.to(table.dtype)];
   },
 });
 

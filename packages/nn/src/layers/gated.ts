@@ -26,8 +26,8 @@ const gatedOp = defineOp({
   },
   backward({ gate, up, activation }, dOut, [needGate, needUp]) {
     const { device } = gate;
-    const like = () => device.empty(gate.shape, gate.dtype);
-    const [dGate, dUp] = [needGate ? like() : null, needUp ? like() : null];
+    const emptyLikeGate = () => device.empty(gate.shape, gate.dtype);
+    const [dGate, dUp] = [needGate ? emptyLikeGate() : null, needUp ? emptyLikeGate() : null];
     if (gate.size === 0) return [dGate, dUp];
     if (dUp) device.kernels.gate(activation, dUp, gate, dOut);
     if (dGate) {
@@ -75,9 +75,9 @@ abstract class GatedFeedForward extends Module {
   readonly #activation: UnaryOp;
   readonly #dropout: Dropout;
 
-  protected constructor(ctx: Context, activation: UnaryOp, parsed: ReturnType<typeof swiGLUOptions.parse>) {
+  protected constructor(ctx: Context, activation: UnaryOp, parsedOptions: ReturnType<typeof swiGLUOptions.parse>) {
     super();
-    const { embedDim, hiddenDim, dropout, sharding, bias, dtype } = parsed;
+    const { embedDim, hiddenDim, dropout, sharding, bias, dtype } = parsedOptions;
     this.#activation = activation;
     this.gateProjection = this.addChild("gate_proj", new Linear(ctx, embedDim, hiddenDim, { bias, dtype }));
     this.upProjection = this.addChild("up_proj", new Linear(ctx, embedDim, hiddenDim, { bias, dtype }));
@@ -90,8 +90,8 @@ abstract class GatedFeedForward extends Module {
     checkTensor(this.constructor.name, x);
     const hidden = gatedOp([this.gateProjection.forward(x), this.upProjection.forward(x)], this.#activation);
     if (this.#dropout.probability === 0) return this.downProjection.forward(hidden);
-    const dropped = this.#dropout.forward(hidden, options);
-    return this.#dropout.forward(this.downProjection.forward(dropped), options);
+    const droppedHidden = this.#dropout.forward(hidden, options);
+    return this.#dropout.forward(this.downProjection.forward(droppedHidden), options);
   }
 }
 
@@ -138,7 +138,7 @@ export class SwiGLU extends GatedFeedForward {
 export class GeGLU extends GatedFeedForward {
   constructor(ctx: Context, options: GeGLUOptions) {
     checkContext("GeGLU", ctx);
-    const { approximate, ...common } = geGLUOptions.parse(options);
-    super(ctx, approximate === "tanh" ? "geluTanh" : "gelu", common);
+    const { approximate, ...gatedOptions } = geGLUOptions.parse(options);
+    super(ctx, approximate === "tanh" ? "geluTanh" : "gelu", gatedOptions);
   }
 }

@@ -94,8 +94,8 @@ export class LoRA extends Module {
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("LoRA", x);
     if (this.#merged) return x.linear(this.#mergedWeight(this.#merged), this.base.bias);
-    const low = this.a.forward(this.#dropout.forward(x, options)).scale(this.scale);
-    return this.base.forward(x).add(this.b.forward(low));
+    const lowRankOutput = this.a.forward(this.#dropout.forward(x, options)).scale(this.scale);
+    return this.base.forward(x).add(this.b.forward(lowRankOutput));
   }
 
   /** The base's weight, [out,in]. */
@@ -123,7 +123,7 @@ export class LoRA extends Module {
    * dict. If W, A or B change, it is computed anew at the next use.
    */
   merge(): this {
-    this.#merged ??= this.#computeMerged();
+    this.#merged ??= this.#mergeWeight();
     return this;
   }
 
@@ -150,11 +150,11 @@ export class LoRA extends Module {
     const versions = this.#versions();
     if (merged.versions.every((version, i) => version === versions[i])) return merged.weight;
     merged.weight.dispose();
-    this.#merged = this.#computeMerged();
+    this.#merged = this.#mergeWeight();
     return this.#merged.weight;
   }
 
-  #computeMerged(): MergedWeight {
+  #mergeWeight(): MergedWeight {
     const [base, a, b] = [this.base.weight, this.a.weight, this.b.weight];
     const { device } = base;
     const weight = keep(device.empty(base.shape, base.dtype));
@@ -210,7 +210,7 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
   checkContext("addLoRA", ctx);
   checkModule("addLoRA", model);
   const { targets, ...lora } = addLoRAOptions.parse(options);
-  const layers = linearsOf(model);
+  const layers = findLinears(model);
   const matches = (path: string, target: string) => path === target || path.endsWith(`.${target}`);
   for (const target of targets) {
     if (layers.some(({ path }) => matches(path, target))) continue;
@@ -235,7 +235,7 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
   return targetLayers.map(({ path }) => path);
 }
 
-interface FoundLayer {
+interface LayerEntry {
   readonly parent: Module;
   readonly name: string;
   readonly path: string;
@@ -243,18 +243,18 @@ interface FoundLayer {
 }
 
 /** The Linear layers within a module, but for those of adapters. */
-function linearsOf(parent: Module, prefix = ""): FoundLayer[] {
+function findLinears(parent: Module, prefix = ""): LayerEntry[] {
   if (parent instanceof LoRA) return [];
   return parent.children().flatMap(([name, child]) => {
     const path = `${prefix}${name}`;
-    return child instanceof Linear ? [{ parent, name, path, layer: child }] : linearsOf(child, `${path}.`);
+    return child instanceof Linear ? [{ parent, name, path, layer: child }] : findLinears(child, `${path}.`);
   });
 }
 
 /** The adapters within a module, by path; "" is the module itself. */
-function adaptersOf(module: Module, path = ""): (readonly [path: string, adapter: LoRA])[] {
-  const own = module instanceof LoRA ? [[path, module] as const] : [];
-  return [...own, ...module.children().flatMap(([name, child]) => adaptersOf(child, `${path}${name}.`))];
+function findAdapters(module: Module, path = ""): (readonly [path: string, adapter: LoRA])[] {
+  const ownAdapters = module instanceof LoRA ? [[path, module] as const] : [];
+  return [...ownAdapters, ...module.children().flatMap(([name, child]) => findAdapters(child, `${path}${name}.`))];
 }
 
 /**
@@ -280,7 +280,7 @@ function adaptersOf(module: Module, path = ""): (readonly [path: string, adapter
 export function loraStateDict(module: Module): ReadonlyMap<string, Tensor> {
   checkModule("loraStateDict", module);
   return new Map(
-    adaptersOf(module).flatMap(([path, { a, b }]) => [
+    findAdapters(module).flatMap(([path, { a, b }]) => [
       [`${path}lora_A.weight`, a.weight] as const,
       [`${path}lora_B.weight`, b.weight] as const,
     ]),
@@ -304,7 +304,7 @@ export function loraStateDict(module: Module): ReadonlyMap<string, Tensor> {
  */
 export function markOnlyLoRATrainable(module: Module): void {
   checkModule("markOnlyLoRATrainable", module);
-  const trained = new Set(loraStateDict(module).values());
-  freeze(module.parameters().filter((parameter) => !trained.has(parameter)));
-  for (const parameter of trained) parameter.requiresGrad = true;
+  const loraParameters = new Set(loraStateDict(module).values());
+  freeze(module.parameters().filter((parameter) => !loraParameters.has(parameter)));
+  for (const parameter of loraParameters) parameter.requiresGrad = true;
 }

@@ -22,7 +22,7 @@ import { Dropout, type DropoutForwardOptions, dropoutProbability, shardingOption
 export type ActivationName = "gelu" | "geluTanh" | "relu" | "tanh" | "sigmoid" | "silu";
 
 /** Those that a Linear applies; the others are applied to its result. */
-const fused = ["gelu", "relu", "tanh", "sigmoid"] as const satisfies readonly ActivationName[];
+const fusedActivations = ["gelu", "relu", "tanh", "sigmoid"] as const satisfies readonly ActivationName[];
 
 const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = {
   gelu: (x) => gelu(x),
@@ -38,8 +38,8 @@ const activationNames = Object.keys(activations) as readonly ActivationName[];
 
 /** How a function of that name is split: what a Linear applies, and what is applied to its result. */
 function splitActivation(name: ActivationName) {
-  const inLinear = fused.find((each) => each === name);
-  return { inLinear: inLinear ?? "identity", after: inLinear ? null : activations[name] } as const;
+  const fusedActivation = fusedActivations.find((each) => each === name);
+  return { inLinear: fusedActivation ?? "identity", after: fusedActivation ? null : activations[name] } as const;
 }
 
 /**

@@ -33,7 +33,11 @@ export function unscaledFrequencies({ headDim, base }: Pick<RopeParameters, "hea
 }
 
 /** A scaling that no length changes. */
-function fixed(name: string, compute: (rope: RopeParameters) => Float64Array, attentionFactor = 1): RopeScaling {
+function createScaling(
+  name: string,
+  compute: (rope: RopeParameters) => Float64Array,
+  attentionFactor = 1,
+): RopeScaling {
   return {
     name,
     dependsOnLength: false,
@@ -56,7 +60,7 @@ export type LinearScalingOptions = OptionsOf<typeof linearScalingOptions>;
 /** Position interpolation (Chen et al. 2023): all frequencies divided by `factor`. */
 function linear(options: LinearScalingOptions): RopeScaling {
   const { factor } = linearScalingOptions.parse(options);
-  return fixed("linear", (rope) => unscaledFrequencies(rope).map((each) => each / factor));
+  return createScaling("linear", (rope) => unscaledFrequencies(rope).map((each) => each / factor));
 }
 
 export const ntkScalingOptions = defineOptions("ropeScaling.ntk", {
@@ -69,7 +73,7 @@ export type NtkScalingOptions = OptionsOf<typeof ntkScalingOptions>;
 /** NTK-aware scaling (bloc97 2023): a larger base, which divides the lowest frequency by `factor` and leaves the highest. */
 function ntk(options: NtkScalingOptions): RopeScaling {
   const { factor } = ntkScalingOptions.parse(options);
-  return fixed("ntk", (rope) => unscaledFrequencies({ headDim: rope.headDim, base: ntkBase(rope, factor) }));
+  return createScaling("ntk", (rope) => unscaledFrequencies({ headDim: rope.headDim, base: ntkBase(rope, factor) }));
 }
 
 export const dynamicNtkScalingOptions = defineOptions("ropeScaling.dynamicNtk", {
@@ -128,9 +132,9 @@ function yarn(options: YarnScalingOptions): RopeScaling {
   const { factor, originalLength, betaFast, betaSlow, truncate } = parsed;
   const compute = ({ headDim, base }: RopeParameters): Float64Array => {
     // The pair that turns so often within the original length, a real number.
-    const pairOf = (turns: number) =>
+    const pairWithRotations = (turns: number) =>
       (headDim * Math.log(originalLength / (turns * 2 * Math.PI))) / (2 * Math.log(base));
-    const [first, last] = [pairOf(betaFast), pairOf(betaSlow)];
+    const [first, last] = [pairWithRotations(betaFast), pairWithRotations(betaSlow)];
     const low = Math.max(truncate ? Math.floor(first) : first, 0);
     const high = Math.min(truncate ? Math.ceil(last) : last, headDim - 1);
     const width = high === low ? 0.001 : high - low;
@@ -139,7 +143,7 @@ function yarn(options: YarnScalingOptions): RopeScaling {
       return (each / factor) * interpolated + each * (1 - interpolated);
     });
   };
-  return fixed("yarn", compute, yarnAttentionFactor(parsed));
+  return createScaling("yarn", compute, yarnAttentionFactor(parsed));
 }
 
 function yarnAttentionFactor({
@@ -148,9 +152,9 @@ function yarnAttentionFactor({
   mscale,
   mscaleAllDim,
 }: Pick<YarnScalingOptions, "factor" | "attentionFactor" | "mscale" | "mscaleAllDim">): number {
-  const grown = (by: number) => (factor <= 1 ? 1 : 0.1 * by * Math.log(factor) + 1);
+  const computeMscale = (by: number) => (factor <= 1 ? 1 : 0.1 * by * Math.log(factor) + 1);
   if (attentionFactor !== undefined) return attentionFactor;
-  return mscale && mscaleAllDim ? grown(mscale) / grown(mscaleAllDim) : grown(1);
+  return mscale && mscaleAllDim ? computeMscale(mscale) / computeMscale(mscaleAllDim) : computeMscale(1);
 }
 
 export const llama3ScalingOptions = defineOptions("ropeScaling.llama3", {
@@ -176,11 +180,11 @@ function llama3(options: Llama3ScalingOptions): RopeScaling {
       received: `${highFreqFactor} and ${lowFreqFactor}`,
     });
   }
-  return fixed("llama3", (rope) =>
+  return createScaling("llama3", (rope) =>
     unscaledFrequencies(rope).map((each) => {
       const turns = (originalLength * each) / (2 * Math.PI);
-      const kept = Math.min(Math.max((turns - lowFreqFactor) / (highFreqFactor - lowFreqFactor), 0), 1);
-      return (1 - kept) * (each / factor) + kept * each;
+      const keptFraction = Math.min(Math.max((turns - lowFreqFactor) / (highFreqFactor - lowFreqFactor), 0), 1);
+      return (1 - keptFraction) * (each / factor) + keptFraction * each;
     }),
   );
 }

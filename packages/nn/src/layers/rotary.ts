@@ -48,8 +48,8 @@ const rotaryOp = defineOp({
   forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions, isRecorded) {
     const output = rotate(x, { cos, sin, interleaved }, false);
     // Tables may be given back before the backward.
-    const kept = (table: Tensor): Tensor | null => (isRecorded ? table.detach() : null);
-    return { output, saved: { cos: kept(cos), sin: kept(sin), interleaved } };
+    const saveTable = (table: Tensor): Tensor | null => (isRecorded ? table.detach() : null);
+    return { output, saved: { cos: saveTable(cos), sin: saveTable(sin), interleaved } };
   },
   // A turn's derivative is the turn itself, its transpose the turn back; a factor on it stays one.
   backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos: cos!, sin: sin!, interleaved }, true)],
@@ -80,19 +80,19 @@ function computeAngles(
     sin = device.empty([rows.length, pairs], "float32");
     const angles = new Float64Array(Math.min(chunkSize, cos.size));
     for (let from = 0; from < cos.size; from += chunkSize) {
-      const part = angles.subarray(0, Math.min(chunkSize, cos.size - from));
-      for (let i = 0; i < part.length; i++) {
-        part[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
+      const angleChunk = angles.subarray(0, Math.min(chunkSize, cos.size - from));
+      for (let i = 0; i < angleChunk.length; i++) {
+        angleChunk[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
       }
       writeAt(
         cos,
         from,
-        part.map((angle) => attentionFactor * Math.cos(angle)),
+        angleChunk.map((angle) => attentionFactor * Math.cos(angle)),
       );
       writeAt(
         sin,
         from,
-        part.map((angle) => attentionFactor * Math.sin(angle)),
+        angleChunk.map((angle) => attentionFactor * Math.sin(angle)),
       );
     }
     return { cos, sin };
@@ -105,8 +105,8 @@ function computeAngles(
 
 /** Writes values to the elements of a dense tensor that begin at an offset. */
 function writeAt(out: Tensor, offset: number, values: Float64Array): void {
-  using part = out.view({ shape: [values.length], strides: [1], offset });
-  out.device.write(part, values);
+  using chunkView = out.view({ shape: [values.length], strides: [1], offset });
+  out.device.write(chunkView, values);
 }
 
 function isEven(value: unknown): value is number {
@@ -184,8 +184,8 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
           x.shape[3] !== this.headDim && { remedy: `pass new RotaryEmbedding(${x.shape[3]}) for this head size` }),
       });
     }
-    const isWhole = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
-    expectValue("RotaryEmbedding: spans", isWhole, "spans of integers", spans);
+    const areIntegers = spans.every((span) => Object.values(span).every((each) => Number.isSafeInteger(each)));
+    expectValue("RotaryEmbedding: spans", areIntegers, "spans of integers", spans);
     const table = this.#getAngles(x.device, spans, sequenceLength);
     return rotaryOp([x], { ...table, interleaved: this.#interleaved });
   }
@@ -193,15 +193,15 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   #getAngles(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
     const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
     const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
-    const known = this.#tables.get(key);
-    if (known?.device === device) return known;
-    known?.cos.dispose();
-    known?.sin.dispose();
-    const made = computeAngles(device, positions(spans), this.frequencies(sequenceLength));
+    const cachedTable = this.#tables.get(key);
+    if (cachedTable?.device === device) return cachedTable;
+    cachedTable?.cos.dispose();
+    cachedTable?.sin.dispose();
+    const newTable = computeAngles(device, positions(spans), this.frequencies(sequenceLength));
     // They outlive the forward whose scope they are made in.
-    this.#tables.set(key, { cos: keep(made.cos), sin: keep(made.sin), device });
+    this.#tables.set(key, { cos: keep(newTable.cos), sin: keep(newTable.sin), device });
     this.#evictOldest();
-    return made;
+    return newTable;
   }
 
   #evictOldest(): void {

@@ -34,11 +34,11 @@ const crossEntropyOp = defineOp({
   name: "crossEntropy",
   forward([logits]: [Tensor], { targets, spec }: CrossEntropyInputs) {
     const { device } = logits;
-    const lead = targets.shape;
+    const leadingShape = targets.shape;
     using rows = device.empty([2, targets.size], "float32");
-    using losses = rowView(rows, 0, lead);
-    using counts = rowView(rows, 1, lead);
-    const lse = device.empty(lead, "float32");
+    using losses = rowView(rows, 0, leadingShape);
+    using counts = rowView(rows, 1, leadingShape);
+    const lse = device.empty(leadingShape, "float32");
     if (logits.size > 0) device.kernels.crossEntropy({ loss: losses, lse, counted: counts }, logits, targets, spec);
     return { output: sumRows(rows), saved: { logits, targets: targets.detach(), lse, spec } };
   },

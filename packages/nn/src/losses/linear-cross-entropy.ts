@@ -42,13 +42,13 @@ export const linearCrossEntropyOptions = defineOptions("linearCrossEntropy", {
 /** What the fused loss takes beside its tensors. */
 export type LinearCrossEntropyOptions = OptionsOf<typeof linearCrossEntropyOptions>;
 
-interface Settings {
+interface ChunkSettings {
   readonly targets: Tensor;
   readonly spec: CrossEntropySpec;
   readonly softcap: number | undefined;
   readonly chunkRows: number;
   /** Whether a backward may follow, by input. */
-  readonly needed: readonly boolean[];
+  readonly needsInputGrad: readonly boolean[];
 }
 
 /** Of the sum of losses, float32 [N,E], [C,E] and [C]: complete after the forward, but for the factor that the backward brings. */
@@ -64,13 +64,13 @@ interface SumGradients {
  */
 const linearCrossEntropyOp = defineOp({
   name: "linearCrossEntropy",
-  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], settings: Settings) {
+  forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], settings: ChunkSettings) {
     const { device } = x;
     const [rows, features] = [settings.targets.size, weight.shape[1]!];
-    using flat = x.reshape([rows, features]);
+    using flatInput = x.reshape([rows, features]);
     using targets = settings.targets.reshape([rows]);
     using losses = device.empty([2, rows], "float32");
-    const [needX, needWeight, needBias] = settings.needed;
+    const [needX, needWeight, needBias] = settings.needsInputGrad;
     const gradients: SumGradients = {
       dx: needX ? device.empty([rows, features], "float32") : null,
       dWeight: needWeight ? zeros(device, weight.shape) : null,
@@ -79,11 +79,15 @@ const linearCrossEntropyOp = defineOp({
     using buffers = new ChunkBuffers(weight, settings, { rows, dtype: x.dtype });
     for (let from = 0; from < rows; from += settings.chunkRows) {
       const range = [from, Math.min(from + settings.chunkRows, rows)] as const;
-      using part = flat.slice(0, ...range);
-      using target = targets.slice(0, ...range);
+      using chunkInput = flatInput.slice(0, ...range);
+      using chunkTargets = targets.slice(0, ...range);
       using result = losses.slice(1, ...range);
       using dx = gradients.dx?.slice(0, ...range) ?? null;
-      accumulateChunk({ x: part, target, weight, bias }, { losses: result, ...gradients, dx }, { buffers, settings });
+      accumulateChunk(
+        { x: chunkInput, target: chunkTargets, weight, bias },
+        { losses: result, ...gradients, dx },
+        { buffers, settings },
+      );
     }
     const shapes = [x, weight, ...(bias ? [bias] : [])].map(({ shape, dtype }) => ({ shape, dtype }));
     return { output: sumRows(losses), saved: { ...gradients, shapes } };
@@ -121,13 +125,13 @@ class ChunkBuffers implements Disposable {
   /** A gradient of 1, [1] float32. */
   readonly one: Tensor;
 
-  constructor(weight: Tensor, settings: Settings, { rows, dtype }: { rows: number; dtype: Tensor["dtype"] }) {
+  constructor(weight: Tensor, settings: ChunkSettings, { rows, dtype }: { rows: number; dtype: Tensor["dtype"] }) {
     const { device } = weight;
     const length = Math.min(settings.chunkRows, rows);
     const matrix = () => device.empty([length, weight.shape[0]!], dtype);
     this.logits = matrix();
     this.scaledLogits = settings.softcap === undefined ? null : matrix();
-    this.dLogits = settings.needed.includes(true) ? matrix() : null;
+    this.dLogits = settings.needsInputGrad.includes(true) ? matrix() : null;
     this.lse = device.empty([length], "float32");
     this.one = device.empty([1], "float32");
     device.kernels.fill(this.one, 1);
@@ -149,7 +153,7 @@ interface ChunkInputs {
 function accumulateChunk(
   inputs: ChunkInputs,
   outputs: SumGradients & { readonly losses: Tensor },
-  { buffers, settings }: { readonly buffers: ChunkBuffers; readonly settings: Settings },
+  { buffers, settings }: { readonly buffers: ChunkBuffers; readonly settings: ChunkSettings },
 ): void {
   const { x, target, weight, bias } = inputs;
   const { kernels } = x.device;
@@ -167,8 +171,8 @@ function accumulateChunk(
   }
   using lse = buffers.lse.slice(0, 0, rows);
   using loss = rowOf(outputs.losses, 0);
-  using counted = rowOf(outputs.losses, 1);
-  kernels.crossEntropy({ loss, lse, counted }, logits, target, spec);
+  using countedRow = rowOf(outputs.losses, 1);
+  kernels.crossEntropy({ loss, lse, counted: countedRow }, logits, target, spec);
   if (!buffers.dLogits) return;
   using dCapped = buffers.dLogits.slice(0, 0, rows);
   using dLoss = buffers.one.view({ shape: [rows], strides: [0] });
@@ -216,7 +220,7 @@ export function linearCrossEntropyTerms(
     spec: { smoothing: labelSmoothing, ignored: ignoreIndex },
     softcap,
     chunkRows: chunkRows ?? Math.max(256, Math.ceil((targets.size * features) / classes)),
-    needed: inputs.map((each) => isGradEnabled() && each !== null && each.gradientEdge() !== null),
+    needsInputGrad: inputs.map((each) => isGradEnabled() && each !== null && each.gradientEdge() !== null),
   });
 }
 
@@ -224,15 +228,15 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
   const where = "linearCrossEntropy";
   checkTensor(`${where}: x`, x);
   checkTensor(`${where}: targets`, targets);
-  const isHead = typeof head === "object" && head !== null;
-  expectValue(`${where}: head`, isHead, "a Linear, a TiedLinear, an Embedding, or { weight, bias }", head);
+  const isHeadObject = typeof head === "object" && head !== null;
+  expectValue(`${where}: head`, isHeadObject, "a Linear, a TiedLinear, an Embedding, or { weight, bias }", head);
   const { weight, bias = null } = head;
   checkTensor(`${where}: weight`, weight);
   if (bias !== null) checkTensor(`${where}: bias`, bias);
   const [classes, features] = weight.shape;
-  const hasRows = x.rank >= 1 && sameShape(x.shape, [...targets.shape, features ?? -1]);
-  const hasHead = weight.rank === 2 && classes! > 0 && (bias === null || sameShape(bias.shape, [classes!]));
-  if (!hasRows || !hasHead) {
+  const haveMatchingRows = x.rank >= 1 && sameShape(x.shape, [...targets.shape, features ?? -1]);
+  const hasValidHead = weight.rank === 2 && classes! > 0 && (bias === null || sameShape(bias.shape, [classes!]));
+  if (!haveMatchingRows || !hasValidHead) {
     const shapes = [x, weight, ...(bias ? [bias] : []), targets].map(({ shape }) => formatShape(shape));
     throw new ShapeError({
       where,

@@ -44,9 +44,9 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
     });
   }
   return scope(() => {
-    const wide = losses.to("float32");
+    const floatLosses = losses.to("float32");
     const weight = weights?.detach().to("float32");
-    const total = weight ? wide.mul(weight).sum() : wide.sum();
+    const total = weight ? floatLosses.mul(weight).sum() : floatLosses.sum();
     const count = weight ? weight.sum() : full(losses.device, [], losses.size);
     return concatenate([total.reshape([1]), count.reshape([1])], 0);
   });
@@ -62,20 +62,20 @@ function allReduceTerms(ctx: Context, terms: Tensor): Tensor {
   const { device } = ctx;
   const { kernels } = device;
   using limbs = device.empty([3], "float32");
-  using pair = limbs.slice(0, 0, 2);
-  using high = limbs.slice(0, 1, 2);
-  using low = limbs.slice(0, 2, 3);
-  using own = terms.slice(0, 1, 2);
-  kernels.copy(pair, terms);
-  kernels.scalar("mul", high, high, 1 / LIMB_SIZE);
-  kernels.scalar("add", high, high, ROUNDING_CONSTANT);
-  kernels.scalar("sub", high, high, ROUNDING_CONSTANT);
-  kernels.scalar("mul", low, high, -LIMB_SIZE);
-  kernels.binary("add", low, low, own);
+  using termLimbs = limbs.slice(0, 0, 2);
+  using highLimb = limbs.slice(0, 1, 2);
+  using lowLimb = limbs.slice(0, 2, 3);
+  using countTerm = terms.slice(0, 1, 2);
+  kernels.copy(termLimbs, terms);
+  kernels.scalar("mul", highLimb, highLimb, 1 / LIMB_SIZE);
+  kernels.scalar("add", highLimb, highLimb, ROUNDING_CONSTANT);
+  kernels.scalar("sub", highLimb, highLimb, ROUNDING_CONSTANT);
+  kernels.scalar("mul", lowLimb, highLimb, -LIMB_SIZE);
+  kernels.binary("add", lowLimb, lowLimb, countTerm);
   ctx.world.allReduce(limbs, "sum", { label: "loss" }).wait();
-  kernels.scalar("mul", high, high, LIMB_SIZE);
-  kernels.binary("add", high, high, low);
-  return pair.detach();
+  kernels.scalar("mul", highLimb, highLimb, LIMB_SIZE);
+  kernels.binary("add", highLimb, highLimb, lowLimb);
+  return termLimbs.detach();
 }
 
 const meanOverMeshOp = defineOp({

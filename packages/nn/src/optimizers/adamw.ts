@@ -65,7 +65,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   #savedParameters: readonly Tensor[] | undefined;
 
   constructor(model: Module, options?: ScheduleFreeOptions) {
-    const { lr, betas, epsilon, weightDecay, ...rest } = scheduleFreeOptions.parse(options);
+    const { lr, betas, epsilon, weightDecay, ...optimizerSettings } = scheduleFreeOptions.parse(options);
     if (betas[0] === 0) {
       throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
     }
@@ -73,9 +73,9 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;
-    this.#warmup = rest.warmupSteps;
-    this.#r = rest.r;
-    this.#power = rest.weightLrPower;
+    this.#warmup = optimizerSettings.warmupSteps;
+    this.#r = optimizerSettings.r;
+    this.#power = optimizerSettings.weightLrPower;
     for (const { parameter, master, first } of this.slots) {
       if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
     }
@@ -87,21 +87,21 @@ export class ScheduleFreeAdamW extends Optimizer {
 
   override step(options?: StepOptions): void {
     this.#assertTraining("step");
-    const { lrMax, weight } = this.#averageWeight();
+    const { lrMax, weight } = this.#computeAverageWeight();
     super.step(options);
     this.#lrMax = lrMax;
     this.#weightSum += weight;
   }
 
   /** What the coming step weighs in the average. */
-  #averageWeight(): { lrMax: number; weight: number } {
+  #computeAverageWeight(): { lrMax: number; weight: number } {
     const lrMax = Math.max(this.#lrMax, this.learningRate);
     return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#power };
   }
 
   protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const [beta1, beta2] = this.#betas;
-    const { weight } = this.#averageWeight();
+    const { weight } = this.#computeAverageWeight();
     const total = this.#weightSum + weight;
     return {
       kind: "scheduleFree",

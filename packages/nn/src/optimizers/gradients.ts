@@ -36,9 +36,11 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
     throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: formatValue(maxNorm) });
   }
   const parameters = [...new Set(model.parameters())];
-  const whole = parameters.flatMap((parameter) => (parameter.grad && !shardOf(parameter) ? [parameter.grad] : []));
+  const unshardedGradients = parameters.flatMap((parameter) =>
+    parameter.grad && !shardOf(parameter) ? [parameter.grad] : [],
+  );
   const sharded = parameters.flatMap((parameter) => shardOf(parameter)?.tensor.grad ?? []);
-  const gradients = [...whole, ...sharded];
+  const gradients = [...unshardedGradients, ...sharded];
   const [first] = gradients;
   if (!first) {
     throw new OptionError({
@@ -50,14 +52,14 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   }
   const { device } = first;
   const group = unitsOf(parameters)[0]?.group;
-  const norm = group && sharded.length > 0 ? shardedNorm(group, whole, sharded) : l2Norm(gradients);
+  const norm = group && sharded.length > 0 ? shardedNorm(group, unshardedGradients, sharded) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
   // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
-  using bound = device.empty([], "float32");
-  device.kernels.fill(bound, -maxNorm);
+  using clipBound = device.empty([], "float32");
+  device.kernels.fill(clipBound, -maxNorm);
   device.kernels.scalar("add", factor, norm, 1e-6);
-  device.kernels.binary("div", factor, bound, factor);
+  device.kernels.binary("div", factor, clipBound, factor);
   device.kernels.scalar("max", factor, factor, -1);
   device.kernels.scalar("mul", factor, factor, -1);
   for (const gradient of gradients) {
@@ -67,15 +69,15 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
 }
 
 /** Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the ranks. */
-function shardedNorm(group: ProcessGroup, whole: readonly Tensor[], sharded: readonly Tensor[]): Tensor {
+function shardedNorm(group: ProcessGroup, unshardedGradients: readonly Tensor[], sharded: readonly Tensor[]): Tensor {
   const norm = l2Norm(sharded);
   const { kernels } = norm.device;
   kernels.unary("square", norm, norm);
   group.allReduce(norm, "sum", { label: "clipGradNorm" }).wait();
-  if (whole.length > 0) {
-    using rest = l2Norm(whole);
-    kernels.unary("square", rest, rest);
-    kernels.binary("add", norm, norm, rest);
+  if (unshardedGradients.length > 0) {
+    using unshardedNorm = l2Norm(unshardedGradients);
+    kernels.unary("square", unshardedNorm, unshardedNorm);
+    kernels.binary("add", norm, norm, unshardedNorm);
   }
   kernels.unary("sqrt", norm, norm);
   return norm;
@@ -94,15 +96,19 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
   let at = 0;
   for (const each of gradients) {
     using gradient = each.contiguous();
-    const whole = Math.floor(gradient.size / blockSize);
+    const numFullBlocks = Math.floor(gradient.size / blockSize);
     for (const [rows, length, offset] of [
-      [whole, blockSize, 0],
-      [1, gradient.size - whole * blockSize, whole * blockSize],
+      [numFullBlocks, blockSize, 0],
+      [1, gradient.size - numFullBlocks * blockSize, numFullBlocks * blockSize],
     ] as const) {
       if (rows * length === 0) continue;
-      using flat = gradient.view({ shape: [rows, length], strides: [length, 1], offset: gradient.offset + offset });
-      using part = squares.view({ shape: [rows], strides: [1], offset: at });
-      device.kernels.rowDot(part, flat, flat);
+      using blockRows = gradient.view({
+        shape: [rows, length],
+        strides: [length, 1],
+        offset: gradient.offset + offset,
+      });
+      using blockSums = squares.view({ shape: [rows], strides: [1], offset: at });
+      device.kernels.rowDot(blockSums, blockRows, blockRows);
       at += rows;
     }
   }
@@ -137,14 +143,20 @@ export class NonFiniteError extends MosaicError {
   readonly parameters: readonly string[];
 
   constructor(where: string, { step, loss, norms }: NonFiniteValues) {
-    const named = norms.map(({ name, norm }) => `the gradient of "${name}" has norm ${norm}`);
-    const maxNamed = 5;
-    const details = [...(loss === undefined ? [] : [`the loss is ${loss}`]), ...named.slice(0, maxNamed)];
-    const rest = named.length > maxNamed ? `, and ${named.length - maxNamed} more gradients` : "";
+    const descriptions = norms.map(({ name, norm }) => `the gradient of "${name}" has norm ${norm}`);
+    const maxListedGradients = 5;
+    const details = [
+      ...(loss === undefined ? [] : [`the loss is ${loss}`]),
+      ...descriptions.slice(0, maxListedGradients),
+    ];
+    const omittedText =
+      descriptions.length > maxListedGradients
+        ? `, and ${descriptions.length - maxListedGradients} more gradients`
+        : "";
     super({
       where: `${where}, step ${step}`,
       expected: "a finite loss and finite gradients",
-      received: `${details.join(", ")}${rest}`,
+      received: `${details.join(", ")}${omittedText}`,
       remedy: "lower the learning rate, clip gradients, or inspect the data of this step",
     });
     this.step = step;
@@ -187,30 +199,30 @@ export class FiniteChecker {
     if (loss && loss.size !== 1) {
       throw new ShapeError({ where, expected: "a scalar", received: formatShape(loss.shape) });
     }
-    const moved = slots.filter(({ parameter }) => parameter.requiresGrad && parameter.grad);
-    const device = moved[0]?.parameter.device ?? loss?.device;
+    const updatedSlots = slots.filter(({ parameter }) => parameter.requiresGrad && parameter.grad);
+    const device = updatedSlots[0]?.parameter.device ?? loss?.device;
     if (!device) return;
-    using measured = device.empty([moved.length + 1], "float32");
-    device.kernels.fill(measured, 0);
+    using measuredNorms = device.empty([updatedSlots.length + 1], "float32");
+    device.kernels.fill(measuredNorms, 0);
     const write = (at: number, x: Tensor): void => {
-      using place = measured.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: at });
-      device.kernels.copy(place, x);
+      using target = measuredNorms.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: at });
+      device.kernels.copy(target, x);
     };
-    for (const [i, { parameter }] of moved.entries()) {
+    for (const [i, { parameter }] of updatedSlots.entries()) {
       using norm = l2Norm([parameter.grad!]);
       write(i, norm);
     }
-    if (loss) write(moved.length, loss);
+    if (loss) write(updatedSlots.length, loss);
     // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
-    const group = unitsOf(moved.map(({ source }) => source))[0]?.group;
-    group?.allReduce(measured, "sum", { label: "errorIfNonFinite" }).wait();
-    const names = moved.map(({ name }) => name);
-    const checked = measured.read().then(
+    const group = unitsOf(updatedSlots.map(({ source }) => source))[0]?.group;
+    group?.allReduce(measuredNorms, "sum", { label: "errorIfNonFinite" }).wait();
+    const names = updatedSlots.map(({ name }) => name);
+    const checkPromise = measuredNorms.read().then(
       (values) => this.#checkValues(step, names, values),
       // A device that has failed reports so itself.
       () => {},
     );
-    this.pending = Promise.all([this.pending, checked]).then(() => {});
+    this.pending = Promise.all([this.pending, checkPromise]).then(() => {});
   }
 
   #checkValues(step: number, names: readonly string[], values: Float32Array): void {

@@ -113,7 +113,7 @@ export abstract class Optimizer implements Disposable {
   readonly #finiteness: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
   /** The last slot of each sharded unit. */
-  readonly #lastSlots: ReadonlyMap<FlatParameters, number>;
+  readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
 
   /** `firstName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
   protected constructor(
@@ -126,15 +126,15 @@ export abstract class Optimizer implements Disposable {
     expectValue(kind, parameters.length > 0, "a model with parameters", model, "register layers with addChild");
     for (const parameter of parameters) parameter.assertNotDisposed(kind);
     // Options beyond these are the subclass's.
-    const shared = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
-    const settings = optimizerOptions.parse(Object.fromEntries(shared), kind);
+    const sharedOptions = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
+    const settings = optimizerOptions.parse(Object.fromEntries(sharedOptions), kind);
     this.#kind = kind;
     this.#firstName = firstName;
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
     this.slots = createSlots(model, settings.forParameter);
     const units = this.slots.map(({ source }, i) => [shardOf(source)?.unit, i] as const);
-    this.#lastSlots = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
+    this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
     this.#allowLocalGradients = settings.allowLocalGradients;
     this.#finiteness = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
   }
@@ -166,35 +166,35 @@ export abstract class Optimizer implements Disposable {
     this.#finiteness?.throwIfFailed();
     this.#finiteness?.measure(this.steps, this.slots, loss);
     for (const [i, slot] of this.slots.entries()) {
-      this.#move(slot);
+      this.#updateSlot(slot);
       const unit = shardOf(slot.source)?.unit;
       // The all-gather of a unit runs while the next ones move.
-      if (unit && this.#lastSlots.get(unit) === i) unit.publish();
+      if (unit && this.#lastSlotByUnit.get(unit) === i) unit.publish();
     }
-    for (const unit of this.#lastSlots.keys()) unit.finishPublish();
+    for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
     this.steps++;
   }
 
-  #move({ parameter, source, first, second, master, lrScale, weightDecay }: OptimizerSlot): void {
+  #updateSlot({ parameter, source, first, second, master, lrScale, weightDecay }: OptimizerSlot): void {
     if (!source.requiresGrad || !parameter.grad || parameter.size === 0) return;
     const { kernels } = parameter.device;
-    const moved = master ?? parameter;
-    kernels.adam({ parameter: moved, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
+    const updatedTensor = master ?? parameter;
+    kernels.adam({ parameter: updatedTensor, first, second }, parameter.grad, this.adamStep({ lrScale, weightDecay }));
     if (master) kernels.copy(parameter, master);
   }
 
   /** All ranks see what was written to sharded parameters. */
   protected publishParameters(): void {
-    for (const unit of this.#lastSlots.keys()) unit.publish();
-    for (const unit of this.#lastSlots.keys()) unit.finishPublish();
+    for (const unit of this.#lastSlotByUnit.keys()) unit.publish();
+    for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
   }
 
   /** The coming step's numbers, for a parameter with these overrides. */
-  protected abstract adamStep(own: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
+  protected abstract adamStep(slotOptions: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep;
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
-    for (const unit of this.#lastSlots.keys()) unit.zeroGrad();
+    for (const unit of this.#lastSlotByUnit.keys()) unit.zeroGrad();
     for (const { source } of this.slots) {
       source.grad?.dispose();
       source.grad = null;
@@ -224,10 +224,10 @@ export abstract class Optimizer implements Disposable {
     this.#finiteness?.throwIfFailed();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
-        const whole = shard ? gatherShard(shard, tensor) : tensor;
-        const values = isRead ? whole.read() : Promise.resolve(new Float32Array());
-        if (shard) whole.dispose();
-        return [name, { dtype: whole.dtype, shape: whole.shape, values }];
+        const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
+        const values = isRead ? fullTensor.read() : Promise.resolve(new Float32Array());
+        if (shard) fullTensor.dispose();
+        return [name, { dtype: fullTensor.dtype, shape: fullTensor.shape, values }];
       }),
     );
     return { kind: this.#kind, tensors, numbers: { steps: this.steps, ...this.numbers() } };
@@ -306,8 +306,9 @@ function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal
   for (const { name, source } of slots) {
     const { requiresGrad, grad, replication } = source;
     // What moves a shard is what was reduced, whatever is allowed.
-    const isLocal = shardOf(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
-    if (!requiresGrad || !isLocal) continue;
+    const hasLocalGrad =
+      shardOf(source)?.unit.hasLocalGrad ?? (!allowLocal && grad !== null && replication?.hasLocalGrad);
+    if (!requiresGrad || !hasLocalGrad) continue;
     const isSharded = shardOf(source) !== undefined;
     throw new OptionError({
       where,
@@ -324,10 +325,12 @@ function createSlots(model: Module, forParameter: OverridesFunction = () => ({})
   return model.namedParameters().flatMap(([name, parameter]) => {
     if (!parameter.requiresGrad || seen.has(parameter)) return [];
     seen.add(parameter);
-    const own = forParameter(name, parameter);
-    const { lrScale, weightDecay } = parameterOverrides.parse(own, `forParameter("${name}")`);
-    const moved = shardOf(parameter)?.tensor ?? parameter;
-    return [{ name, source: parameter, parameter: moved, ...createSlotTensors(moved), lrScale, weightDecay }];
+    const overrides = forParameter(name, parameter);
+    const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
+    const updatedTensor = shardOf(parameter)?.tensor ?? parameter;
+    return [
+      { name, source: parameter, parameter: updatedTensor, ...createSlotTensors(updatedTensor), lrScale, weightDecay },
+    ];
   });
 }
 

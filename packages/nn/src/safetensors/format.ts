@@ -1,7 +1,7 @@
 import { type DType, MosaicError, type Shape, expectValue } from "@mosaic/core";
 
 // The safetensors format (Hugging Face): 8 bytes, little-endian, the length N of the header; N bytes of JSON,
-// { name: { dtype, shape, data_offsets: [begin, end] }, "__metadata__": { text: text } }; then the tensors' bytes,
+// { name: { dtype, shape, data_offsets: [begin, end] }, "__metadata__": { text } }; then the tensors' bytes,
 // little-endian and row-major, which the offsets must cover without a hole or an overlap.
 
 /** Bytes per element of every dtype of the format that has whole bytes. */
@@ -56,22 +56,22 @@ export function parseHeader(path: string, text: string, dataBytes: number): Head
   fields.delete("__metadata__");
   const entries = [...fields].map(([name, field]) => parseEntry(path, name, field));
   entries.sort((a, b) => a.begin - b.begin || a.end - b.end);
-  let covered = 0;
+  let coveredBytes = 0;
   for (const { name, begin, end } of entries) {
-    if (begin !== covered) {
+    if (begin !== coveredBytes) {
       throw new FileError({
         where: path,
-        expected: `tensor "${name}" to begin at byte ${covered}, the end of the previous tensor`,
+        expected: `tensor "${name}" to begin at byte ${coveredBytes}, the end of the previous tensor`,
         received: String(begin),
         remedy: "restore the file from a copy; nothing was loaded",
       });
     }
-    covered = end;
+    coveredBytes = end;
   }
-  if (covered === dataBytes) return { entries, metadata };
+  if (coveredBytes === dataBytes) return { entries, metadata };
   throw new FileError({
     where: path,
-    expected: `${covered} bytes of tensor data`,
+    expected: `${coveredBytes} bytes of tensor data`,
     received: String(dataBytes),
     remedy: "restore the file from a copy; nothing was loaded",
   });
@@ -102,20 +102,21 @@ function isRecord(x: unknown): x is Record<string, unknown> {
 
 function parseMetadata(path: string, field: unknown): ReadonlyMap<string, string> {
   if (field === undefined) return new Map();
-  const texts = isRecord(field) ? Object.entries(field) : [["", undefined] as const];
-  if (texts.every((pair): pair is [string, string] => typeof pair[1] === "string")) return new Map(texts);
+  const metadataEntries = isRecord(field) ? Object.entries(field) : [["", undefined] as const];
+  if (metadataEntries.every((pair): pair is [string, string] => typeof pair[1] === "string"))
+    return new Map(metadataEntries);
   throw new FileError({ where: path, expected: "__metadata__ with string values", received: JSON.stringify(field) });
 }
 
 function parseEntry(path: string, name: string, field: unknown): TensorEntry {
   const { dtype, shape, data_offsets: offsets } = isRecord(field) ? field : {};
-  const legal =
+  const isValidEntry =
     typeof dtype === "string" &&
     isIntegerArray(shape) &&
     isIntegerArray(offsets) &&
     offsets.length === 2 &&
     offsets[0]! <= offsets[1]!;
-  if (!legal) {
+  if (!isValidEntry) {
     throw new FileError({
       where: `${path}, tensor "${name}"`,
       expected: "dtype, shape and data_offsets [begin, end]",
@@ -123,8 +124,8 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
       remedy: "restore the file from a copy; nothing was loaded",
     });
   }
-  const each = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
-  if (each === undefined) {
+  const bytesPerElement = Object.hasOwn(elementBytes, dtype) ? elementBytes[dtype] : undefined;
+  if (bytesPerElement === undefined) {
     throw new FileError({
       where: `${path}, tensor "${name}"`,
       expected: `a dtype among ${Object.keys(elementBytes).join(", ")}`,
@@ -132,7 +133,7 @@ function parseEntry(path: string, name: string, field: unknown): TensorEntry {
     });
   }
   const [begin, end] = offsets as [number, number];
-  const bytes = shape.reduce((product, length) => product * length, each);
+  const bytes = shape.reduce((product, length) => product * length, bytesPerElement);
   if (end - begin === bytes && Number.isSafeInteger(bytes)) return { name, dtype, shape, begin, end };
   throw new FileError({
     where: `${path}, tensor "${name}"`,

@@ -33,9 +33,9 @@ export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayB
     case "F32":
       return new Float32Array(buffer, byteOffset, byteLength / 4);
     case "BF16":
-      return widenHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromBfloat16);
+      return convertHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromBfloat16);
     case "F16":
-      return widenHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromFloat16);
+      return convertHalves(new Uint16Array(buffer, byteOffset, byteLength / 2), fromFloat16);
     case "F64":
       return Float32Array.from(new Float64Array(buffer, byteOffset, byteLength / 8));
     case "I64":
@@ -55,9 +55,9 @@ export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayB
   }
 }
 
-function widenHalves(halves: Uint16Array, each: (half: number) => number): Float32Array {
+function convertHalves(halves: Uint16Array, convert: (half: number) => number): Float32Array {
   const values = new Float32Array(halves.length);
-  for (let i = 0; i < halves.length; i++) values[i] = each(halves[i]!);
+  for (let i = 0; i < halves.length; i++) values[i] = convert(halves[i]!);
   return values;
 }
 
@@ -78,8 +78,8 @@ function fromFloat16(half: number): number {
 export function toBytes(dtype: DType, values: Float32Array): Uint8Array {
   if (dtype === "float32") return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
   const halves = new Uint16Array(values.length);
-  const narrow = dtype === "bfloat16" ? toBfloat16 : toFloat16;
-  for (let i = 0; i < values.length; i++) halves[i] = narrow(values[i]!);
+  const roundToHalf = dtype === "bfloat16" ? toBfloat16 : toFloat16;
+  for (let i = 0; i < values.length; i++) halves[i] = roundToHalf(values[i]!);
   return new Uint8Array(halves.buffer, 0, values.length * dtypeBytes[dtype]);
 }
 
@@ -93,17 +93,17 @@ function toFloat16(value: number): number {
   scratchFloat[0] = value;
   const sign = (scratchWord[0]! >>> 16) & 0x8000;
   if (Number.isNaN(value)) return sign | 0x7e00;
-  const size = Math.abs(value);
-  if (size >= 65_520) return sign | 0x7c00;
+  const magnitude = Math.abs(value);
+  if (magnitude >= 65_520) return sign | 0x7c00;
   // 11 significant bits down to 2⁻¹⁴, a spacing of 2⁻²⁴ below; a carry runs into the exponent, as it should.
-  const exponent = Math.max(-14, Math.floor(Math.log2(size)));
-  return sign | (((exponent + 15) << 10) - 1024 + roundHalfEven(size / 2 ** (exponent - 10)));
+  const exponent = Math.max(-14, Math.floor(Math.log2(magnitude)));
+  return sign | (((exponent + 15) << 10) - 1024 + roundHalfEven(magnitude / 2 ** (exponent - 10)));
 }
 
 function roundHalfEven(value: number): number {
-  const down = Math.floor(value);
-  if (value - down !== 0.5) return Math.round(value);
-  return down % 2 === 0 ? down : down + 1;
+  const floor = Math.floor(value);
+  if (value - floor !== 0.5) return Math.round(value);
+  return floor % 2 === 0 ? floor : floor + 1;
 }
 
 /** A tensor of a file: its bytes, and its values if requested. */
@@ -198,17 +198,22 @@ export async function readInto(
   file: ReadableFile,
   begin: number,
 ): Promise<Uint8Array<ArrayBuffer>> {
-  const most = 2 ** 30;
-  for (let done = 0; done < bytes.length; ) {
-    const { bytesRead } = await file.read(bytes, done, Math.min(most, bytes.length - done), begin + done);
+  const maxReadBytes = 2 ** 30;
+  for (let bytesDone = 0; bytesDone < bytes.length; ) {
+    const { bytesRead } = await file.read(
+      bytes,
+      bytesDone,
+      Math.min(maxReadBytes, bytes.length - bytesDone),
+      begin + bytesDone,
+    );
     if (bytesRead === 0)
       throw new FileError({
         where: "readSafetensors",
         expected: `a file of at least ${begin + bytes.length} bytes`,
-        received: `${begin + done} bytes`,
+        received: `${begin + bytesDone} bytes`,
         remedy: "do not modify the file while it is read; nothing was loaded",
       });
-    done += bytesRead;
+    bytesDone += bytesRead;
   }
   return bytes;
 }
@@ -232,6 +237,6 @@ function createTensor(
 }
 
 function toDType(format: string): DType {
-  const known = Object.entries(dtypeNames).find(([, name]) => name === format);
-  return (known?.[0] ?? "float32") as DType;
+  const dtypeEntry = Object.entries(dtypeNames).find(([, name]) => name === format);
+  return (dtypeEntry?.[0] ?? "float32") as DType;
 }

@@ -49,14 +49,14 @@ export async function openSafetensors(path: string): Promise<SafetensorsReader> 
   const file = await open(path, "r");
   try {
     const { header, start } = await readHeader(path, file);
-    return new OpenFile(path, file, { header, start });
+    return new FileReader(path, file, { header, start });
   } catch (error) {
     await file.close();
     throw error;
   }
 }
 
-class OpenFile implements SafetensorsReader {
+class FileReader implements SafetensorsReader {
   readonly path: string;
   readonly tensors: ReadonlyMap<string, TensorInfo>;
   readonly metadata: ReadonlyMap<string, string>;
@@ -85,11 +85,11 @@ class OpenFile implements SafetensorsReader {
     checkArgument(`${where}: to`, to, option.integer({ min: 0, max: numel(entry!.shape) }));
     checkArgument(`${where}: from`, from, option.integer({ min: 0, max: to }));
     const { dtype, begin } = entry!;
-    const each = elementBytes[dtype]!;
-    const length = (to - from) * each;
+    const bytesPerElement = elementBytes[dtype]!;
+    const length = (to - from) * bytesPerElement;
     if (this.#buffer.byteLength < length) this.#buffer = new ArrayBuffer(length);
     const bytes = new Uint8Array(this.#buffer, 0, length);
-    await readInto(bytes, this.#file, this.#start + begin + from * each);
+    await readInto(bytes, this.#file, this.#start + begin + from * bytesPerElement);
     return toNumbers(`${this.path}, tensor "${name}"`, dtype, bytes);
   }
 

@@ -81,10 +81,10 @@ function isBeingWritten(pid: number, path: string): boolean {
 }
 
 async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
-  const most = 2 ** 30;
-  for (let done = 0; done < bytes.length; ) {
-    const { bytesWritten } = await file.write(bytes, done, Math.min(most, bytes.length - done));
-    done += bytesWritten;
+  const maxWriteBytes = 2 ** 30;
+  for (let bytesDone = 0; bytesDone < bytes.length; ) {
+    const { bytesWritten } = await file.write(bytes, bytesDone, Math.min(maxWriteBytes, bytes.length - bytesDone));
+    bytesDone += bytesWritten;
   }
 }
 

@@ -60,12 +60,12 @@ export async function writeSafetensors(
   await staged.publish();
 }
 
-/** The first half of `writeSafetensors`: whole on the disk under a temporary name. `observe` is called with all bytes, in order. */
+/** The first half of `writeSafetensors`: whole on the disk under a temporary name. `onWrite` is called with all bytes, in order. */
 export async function stageSafetensors(
   path: string,
   tensors: TensorMap,
   metadata: Readonly<Record<string, string>>,
-  observe?: (bytes: Uint8Array) => void,
+  onWrite?: (bytes: Uint8Array) => void,
 ): Promise<StagedFile> {
   checkPath("writeSafetensors", path);
   checkMetadata(metadata);
@@ -76,7 +76,7 @@ export async function stageSafetensors(
   for (const outcome of outcomes) if (outcome.status === "rejected") throw outcome.reason;
   return stageFile(path, async (append) => {
     const write = (bytes: Uint8Array): Promise<void> => {
-      observe?.(bytes);
+      onWrite?.(bytes);
       return append(bytes);
     };
     await write(header);

@@ -64,18 +64,18 @@ export class FlatParameters implements GradientReducer, Disposable {
   readonly #ctx: Context;
   readonly #axis: string;
   /** All parameters [ranks · S]. Of stage 3 its memory is there only while they are used. */
-  readonly #whole: Tensor;
+  readonly #flatTensor: Tensor;
   /** This rank's part [S]: its own memory in stage 3, else a view of the whole. */
   readonly #shard: Tensor;
   /** Of this rank's part [S] float32: reduced along the axis, and, unless `#needsReduce`, along all others. */
   #gradient: Tensor | null = null;
   #needsReduce = false;
-  #gathering: Work | undefined;
-  #reducing: PostedReduction | undefined;
+  #gatherWork: Work | undefined;
+  #reduction: PostedReduction | undefined;
   /** Of stage 1: posted in a backward, of gradients that are still there. */
-  #early: PostedReduction | undefined;
+  #earlyReduction: PostedReduction | undefined;
   /** Backwards since `reduceGradients`, and how many there were between the two calls of it before. */
-  #backwards = 0;
+  #numBackwards = 0;
   #expectedBackwards = 1;
 
   constructor(ctx: Context, parameters: readonly (readonly [string, Tensor])[], options: FlatParametersOptions) {
@@ -91,17 +91,17 @@ export class FlatParameters implements GradientReducer, Disposable {
       total += roundUp(parameter.size, alignment);
     }
     const { size: ranks, rank } = this.group;
-    const each = roundUp(Math.ceil(total / ranks), alignment);
-    this.#whole = keep(ctx.device.empty([ranks * each], dtype));
-    ctx.device.kernels.fill(this.#whole, 0);
-    for (const [i, [, parameter]] of parameters.entries()) moveInto(this.#whole, parameter, offsets[i]!);
-    const own = keep(this.#whole.slice(0, rank * each, (rank + 1) * each));
-    this.#shard = stage === 3 ? keep(copyOf(own)) : own;
-    if (stage === 3) own.dispose();
+    const shardSize = roundUp(Math.ceil(total / ranks), alignment);
+    this.#flatTensor = keep(ctx.device.empty([ranks * shardSize], dtype));
+    ctx.device.kernels.fill(this.#flatTensor, 0);
+    for (const [i, [, parameter]] of parameters.entries()) moveInto(this.#flatTensor, parameter, offsets[i]!);
+    const ownShard = keep(this.#flatTensor.slice(0, rank * shardSize, (rank + 1) * shardSize));
+    this.#shard = stage === 3 ? keep(copyOf(ownShard)) : ownShard;
+    if (stage === 3) ownShard.dispose();
     this.shards = parameters.map(([name, parameter], i) =>
       this.#addShard(name, parameter, { offset: offsets[i]!, trainable: options.trainable }),
     );
-    if (stage === 3) this.#whole.storage.releaseMemory();
+    if (stage === 3) this.#flatTensor.storage.releaseMemory();
   }
 
   #addShard(
@@ -110,11 +110,11 @@ export class FlatParameters implements GradientReducer, Disposable {
     at: { readonly offset: number; readonly trainable: boolean },
   ): ParameterShard {
     const { rank, size: ranks } = this.group;
-    const each = this.#shard.size;
+    const shardSize = this.#shard.size;
     const clip = (position: number): number => Math.min(parameter.size, Math.max(0, position - at.offset));
-    const counts = Array.from({ length: ranks }, (_, r) => clip((r + 1) * each) - clip(r * each));
-    const start = clip(rank * each);
-    const offset = counts[rank]! > 0 ? at.offset + start - rank * each : 0;
+    const counts = Array.from({ length: ranks }, (_, r) => clip((r + 1) * shardSize) - clip(r * shardSize));
+    const start = clip(rank * shardSize);
+    const offset = counts[rank]! > 0 ? at.offset + start - rank * shardSize : 0;
     const tensor = keep(this.#shard.slice(0, offset, offset + counts[rank]!));
     tensor.requiresGrad = at.trainable;
     const shard = { name, parameter, unit: this, counts, start, tensor };
@@ -126,41 +126,41 @@ export class FlatParameters implements GradientReducer, Disposable {
 
   /** Whether the parameters have memory, or will have with the work that is posted. */
   get isGathered(): boolean {
-    return !this.#whole.storage.isReleased;
+    return !this.#flatTensor.storage.isReleased;
   }
 
   /** Posts the all-gather of released parameters; `gather` orders compute after it. */
   startGather(): void {
     if (this.isGathered) return;
-    using memory = this.#ctx.device.empty(this.#whole.shape, this.#whole.dtype);
-    this.#whole.storage.adoptMemory(memory.storage);
+    using memory = this.#ctx.device.empty(this.#flatTensor.shape, this.#flatTensor.dtype);
+    this.#flatTensor.storage.adoptMemory(memory.storage);
     // The values are those that the forward has saved: only a step changes them.
-    this.#gathering = preserveVersion([this.#whole], () =>
-      this.group.allGather(this.#whole, this.#shard, { label: "fullyShard" }),
+    this.#gatherWork = preserveVersion([this.#flatTensor], () =>
+      this.group.allGather(this.#flatTensor, this.#shard, { label: "fullyShard" }),
     );
   }
 
   /** The parameters have their values for work that is enqueued from now on. */
   gather(): void {
     this.startGather();
-    this.#gathering?.wait();
-    this.#gathering = undefined;
+    this.#gatherWork?.wait();
+    this.#gatherWork = undefined;
   }
 
   /** Gives the memory of gathered parameters back. */
   release(): void {
     if (this.stage < 3 || !this.isGathered) return;
-    this.#gathering?.wait();
-    this.#gathering = undefined;
-    this.#whole.storage.releaseMemory();
+    this.#gatherWork?.wait();
+    this.#gatherWork = undefined;
+    this.#flatTensor.storage.releaseMemory();
   }
 
   /** What was written to gathered parameters becomes this rank's shard. */
   writeBack(): void {
     if (this.stage < 3 || !this.isGathered) return;
     const { rank } = this.group;
-    using own = this.#whole.slice(0, rank * this.#shard.size, (rank + 1) * this.#shard.size);
-    this.#ctx.device.kernels.copy(this.#shard, own);
+    using ownShard = this.#flatTensor.slice(0, rank * this.#shard.size, (rank + 1) * this.#shard.size);
+    this.#ctx.device.kernels.copy(this.#shard, ownShard);
   }
 
   /**
@@ -169,28 +169,28 @@ export class FlatParameters implements GradientReducer, Disposable {
    * of the same number as in the step before. Where it is not, or gradients change after it, they are reduced there.
    */
   endBackward(): void {
-    this.#backwards++;
+    this.#numBackwards++;
     if (this.stage > 1) {
       this.startReduce();
       this.release();
-    } else if (this.#backwards === this.#expectedBackwards) {
-      this.#early?.[Symbol.dispose]();
-      this.#early = this.#hasGrad ? this.#postReduction() : undefined;
+    } else if (this.#numBackwards === this.#expectedBackwards) {
+      this.#earlyReduction?.[Symbol.dispose]();
+      this.#earlyReduction = this.#hasGrad ? this.#postReduction() : undefined;
     }
   }
 
   /** Orders compute after what `endBackward` posted, and gives its bucket back. */
   finishBackward(): void {
     if (this.stage > 1) this.finishReduce();
-    else this.#early?.wait();
+    else this.#earlyReduction?.wait();
   }
 
   /** Posts the reduce-scatter of the gradients that there are, and gives their memory back. */
   startReduce(): void {
-    const early = this.#takeEarly();
+    const earlyReduction = this.#takeEarlyReduction();
     if (!this.#hasGrad) return;
     this.finishReduce();
-    this.#reducing = early ?? this.#postReduction();
+    this.#reduction = earlyReduction ?? this.#postReduction();
     for (const { parameter } of this.shards) {
       parameter.grad?.dispose();
       parameter.grad = null;
@@ -207,20 +207,20 @@ export class FlatParameters implements GradientReducer, Disposable {
   }
 
   /** What stage 1 posted in the backward, if it is of the gradients that there are. */
-  #takeEarly(): PostedReduction | undefined {
-    const early = this.#early;
-    this.#early = undefined;
-    if (!early || early.isCurrent) return early;
-    early[Symbol.dispose]();
+  #takeEarlyReduction(): PostedReduction | undefined {
+    const earlyReduction = this.#earlyReduction;
+    this.#earlyReduction = undefined;
+    if (!earlyReduction || earlyReduction.isCurrent) return earlyReduction;
+    earlyReduction[Symbol.dispose]();
     return undefined;
   }
 
   /** Orders compute after the reduce-scatter that was posted, if any, and gives its bucket back. */
   finishReduce(): void {
-    if (!this.#reducing) return;
-    const { out } = this.#reducing;
-    this.#reducing.wait();
-    this.#reducing = undefined;
+    if (!this.#reduction) return;
+    const { out } = this.#reduction;
+    this.#reduction.wait();
+    this.#reduction = undefined;
     this.#needsReduce = true;
     if (this.#gradient && !this.#gradient.isDisposed) {
       this.#ctx.device.kernels.binary("add", this.#gradient, this.#gradient, out);
@@ -232,22 +232,22 @@ export class FlatParameters implements GradientReducer, Disposable {
 
   /** Whether a backward has added what `reduceGradients` has not reduced. */
   get hasLocalGrad(): boolean {
-    return this.#needsReduce || this.#reducing !== undefined || this.#hasGrad;
+    return this.#needsReduce || this.#reduction !== undefined || this.#hasGrad;
   }
 
   /** Reduces along all axes what is left to reduce; shards without gradient get zeros. The parameters' memory is given back. */
   reduceGradients(): void {
     this.startReduce();
     this.finishReduce();
-    this.#expectedBackwards = Math.max(1, this.#backwards);
-    this.#backwards = 0;
+    this.#expectedBackwards = Math.max(1, this.#numBackwards);
+    this.#numBackwards = 0;
     const { device, mesh } = this.#ctx;
     if (!this.#gradient || this.#gradient.isDisposed) {
       this.#gradient = keep(device.empty(this.#shard.shape, "float32"));
       device.kernels.fill(this.#gradient, 0);
     } else if (this.#needsReduce) {
-      const others = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
-      for (const axis of others)
+      const otherAxes = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
+      for (const axis of otherAxes)
         mesh.group(axis).allReduce(this.#gradient, reduceOpOf(axis), { label: "gradients" }).wait();
     }
     this.#needsReduce = false;
@@ -263,9 +263,9 @@ export class FlatParameters implements GradientReducer, Disposable {
   /** Disposes this rank's gradients, and what the parameters have. */
   zeroGrad(): void {
     this.finishReduce();
-    this.#early?.[Symbol.dispose]();
-    this.#early = undefined;
-    this.#backwards = 0;
+    this.#earlyReduction?.[Symbol.dispose]();
+    this.#earlyReduction = undefined;
+    this.#numBackwards = 0;
     for (const { tensor, parameter } of this.shards) {
       for (const each of [tensor, parameter]) {
         each.grad?.dispose();
@@ -279,32 +279,32 @@ export class FlatParameters implements GradientReducer, Disposable {
 
   /** After the shards have moved: posts the all-gather of whole parameters, or gives them back until they are used. */
   publish(): void {
-    this.#whole.storage.recordMutation("step");
+    this.#flatTensor.storage.recordMutation("step");
     if (this.stage === 3) this.release();
-    else this.#gathering = this.group.allGather(this.#whole, this.#shard, { label: "fullyShard" });
+    else this.#gatherWork = this.group.allGather(this.#flatTensor, this.#shard, { label: "fullyShard" });
   }
 
   /** Whole parameters have their values for work that is enqueued from now on. */
   finishPublish(): void {
-    this.#gathering?.wait();
-    this.#gathering = undefined;
+    this.#gatherWork?.wait();
+    this.#gatherWork = undefined;
   }
 
   [Symbol.dispose](): void {
     this.zeroGrad();
-    this.#gathering?.wait();
+    this.#gatherWork?.wait();
     for (const { tensor } of this.shards) tensor.dispose();
     this.#shard.dispose();
-    this.#whole.dispose();
+    this.#flatTensor.dispose();
   }
 }
 
 /** A whole parameter's values from each rank's part of them, such as moments of an optimizer. Collective along the data axis. */
-export function gatherShard({ unit, counts, parameter }: ParameterShard, part: Tensor): Tensor {
-  const { device } = part;
+export function gatherShard({ unit, counts, parameter }: ParameterShard, shardTensor: Tensor): Tensor {
+  const { device } = shardTensor;
   return scope(() => {
-    const flat = device.empty([parameter.size], part.dtype);
-    unit.group.allGather(flat, part, { counts, label: "fullyShard" }).wait();
+    const flat = device.empty([parameter.size], shardTensor.dtype);
+    unit.group.allGather(flat, shardTensor, { counts, label: "fullyShard" }).wait();
     return flat.reshape(parameter.shape);
   });
 }

@@ -2,15 +2,15 @@ import type { Tensor } from "@mosaic/core";
 
 /** Elements from `offset` on become those of a tensor. */
 export function copyInto(flat: Tensor, x: Tensor, offset: number): void {
-  using part = flat.slice(0, offset, offset + x.size);
-  using shaped = part.reshape(x.shape);
-  if (x.size > 0) x.device.kernels.copy(shaped, x);
+  using flatRange = flat.slice(0, offset, offset + x.size);
+  using target = flatRange.reshape(x.shape);
+  if (x.size > 0) x.device.kernels.copy(target, x);
 }
 
 /** A parameter shows its place in a flat tensor, which has its values. */
 export function moveInto(flat: Tensor, parameter: Tensor, offset: number): void {
   copyInto(flat, parameter, offset);
-  using part = flat.slice(0, offset, offset + parameter.size);
-  using shaped = part.reshape(parameter.shape);
-  parameter.setData(shaped);
+  using flatRange = flat.slice(0, offset, offset + parameter.size);
+  using target = flatRange.reshape(parameter.shape);
+  parameter.setData(target);
 }

@@ -85,10 +85,13 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   }
   const groups = groupByUnit(model, units);
   if (size === 1) return model;
-  const flat = groups.map(({ module, parameters }) => ({ module, parts: flatten(ctx, parameters, { stage, axis }) }));
-  for (const part of flat.flatMap(({ parts }) => parts)) model.addResource(part);
-  if (stage > 1) addHooks(model, flat);
-  else addReduceHooks(flat.slice(0, -1));
+  const flatUnits = groups.map(({ module, parameters }) => ({
+    module,
+    parts: flatten(ctx, parameters, { stage, axis }),
+  }));
+  for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) model.addResource(flatParameters);
+  if (stage > 1) addHooks(model, flatUnits);
+  else addReduceHooks(flatUnits.slice(0, -1));
   return model;
 }
 
@@ -106,14 +109,14 @@ function defaultUnits(module: Module): readonly Module[] {
 
 /** Every parameter in the first unit that has it; the model itself comes last, with what is left. */
 function groupByUnit(model: Module, units: readonly Module[]): readonly UnitParameters[] {
-  const left = new Map(model.namedParameters().map(([name, parameter]) => [parameter, name]));
-  const uses = new Map<Tensor, number>();
+  const remainingNames = new Map(model.namedParameters().map(([name, parameter]) => [parameter, name]));
+  const unitCounts = new Map<Tensor, number>();
   for (const unit of units)
-    for (const parameter of unit.parameters()) uses.set(parameter, (uses.get(parameter) ?? 0) + 1);
+    for (const parameter of unit.parameters()) unitCounts.set(parameter, (unitCounts.get(parameter) ?? 0) + 1);
   return [...units, model].map((module, i) => {
     if (
       module !== model &&
-      !module.parameters().every((parameter) => left.has(parameter) || uses.get(parameter)! > 1)
+      !module.parameters().every((parameter) => remainingNames.has(parameter) || unitCounts.get(parameter)! > 1)
     ) {
       throw new OptionError({
         where: `fullyShard: units[${i}]`,
@@ -122,9 +125,11 @@ function groupByUnit(model: Module, units: readonly Module[]): readonly UnitPara
       });
     }
     // What several units share belongs to the model, which holds it throughout.
-    const own = module.parameters().filter((each) => left.has(each) && (module === model || uses.get(each) === 1));
-    const parameters = own.map((parameter): [string, Tensor] => [left.get(parameter)!, parameter]);
-    for (const parameter of own) left.delete(parameter);
+    const unitParameters = module
+      .parameters()
+      .filter((each) => remainingNames.has(each) && (module === model || unitCounts.get(each) === 1));
+    const parameters = unitParameters.map((parameter): [string, Tensor] => [remainingNames.get(parameter)!, parameter]);
+    for (const parameter of unitParameters) remainingNames.delete(parameter);
     return { module, parameters };
   });
 }
@@ -153,11 +158,11 @@ interface FlatUnit {
 
 /** What a unit's backward ends with: its gradients travel while the next unit computes, and those of the one before have arrived. */
 function unitReducer(): (unit: FlatUnit) => void {
-  let reducing: FlatUnit | undefined;
+  let previousUnit: FlatUnit | undefined;
   return (unit) => {
-    if (reducing !== unit) for (const part of reducing?.parts ?? []) part.finishBackward();
-    for (const part of unit.parts) part.endBackward();
-    reducing = unit;
+    if (previousUnit !== unit) for (const flatParameters of previousUnit?.parts ?? []) flatParameters.finishBackward();
+    for (const flatParameters of unit.parts) flatParameters.endBackward();
+    previousUnit = unit;
   };
 }
 
@@ -166,45 +171,45 @@ function addReduceHooks(units: readonly FlatUnit[]): void {
   const reduce = unitReducer();
   for (const unit of units) {
     unit.module.registerForwardPreHook(
-      (args) => mapTensors(args, (x) => withBackward(x, () => reduce(unit))) as readonly unknown[],
+      (args) => mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[],
     );
   }
 }
 
 /** Stages 2 and 3. */
-function addHooks(model: Module, flat: readonly FlatUnit[]): void {
-  const units = flat.slice(0, -1);
-  const root = flat.at(-1)!;
+function addHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
+  const units = flatUnits.slice(0, -1);
+  const root = flatUnits.at(-1)!;
   model.registerForwardPreHook((args) => {
-    for (const part of root.parts) part.gather();
+    for (const flatParameters of root.parts) flatParameters.gather();
     return args;
   });
   // Frozen parameters have no gradients to wait for: they go when those of the others are reduced.
-  for (const part of flat.flatMap(({ parts }) => parts)) {
-    part.afterReduce = () => {
+  for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) {
+    flatParameters.afterReduce = () => {
       for (const each of root.parts) each.release();
     };
   }
   const reduce = unitReducer();
-  let [last, isRecomputing] = [-1, false];
+  let [lastUnit, isRecomputing] = [-1, false];
   for (const [i, unit] of units.entries()) {
-    const gather = (next: FlatUnit | undefined): void => {
-      for (const part of unit.parts) part.gather();
-      for (const part of next?.parts ?? []) part.startGather();
+    const gatherUnit = (next: FlatUnit | undefined): void => {
+      for (const flatParameters of unit.parts) flatParameters.gather();
+      for (const flatParameters of next?.parts ?? []) flatParameters.startGather();
     };
     unit.module.registerForwardPreHook((args) => {
       // A checkpoint runs units again in falling order, each just before its backward.
-      const isForward = i === last + 1 || (i === 0 && last !== 1);
+      const isForward = i === lastUnit + 1 || (i === 0 && lastUnit !== 1);
       isRecomputing = !isForward && isGradEnabled();
-      last = i;
-      gather(isForward ? units[i + 1] : units[i - 1]);
-      return mapTensors(args, (x) => withBackward(x, () => reduce(unit))) as readonly unknown[];
+      lastUnit = i;
+      gatherUnit(isForward ? units[i + 1] : units[i - 1]);
+      return mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[];
     });
     unit.module.registerForwardHook((output) => {
       if (typeof (output as Partial<PromiseLike<unknown>> | null)?.then === "function")
         throw asyncUnitError(unit.module);
-      for (const part of isRecomputing ? [] : unit.parts) part.release();
-      return mapTensors(output, (x) => withBackward(x, () => gather(units[i - 1])));
+      for (const flatParameters of isRecomputing ? [] : unit.parts) flatParameters.release();
+      return mapTensors(output, (x) => attachBackwardHook(x, () => gatherUnit(units[i - 1])));
     });
   }
 }
@@ -219,7 +224,7 @@ function asyncUnitError(module: Module): MosaicError {
 }
 
 /** The same tensor, on the tape: `onBackward` runs when its gradient is complete. Nodes run in falling order of creation. */
-function withBackward(x: Tensor, onBackward: () => void): Tensor {
+function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
   if (x.gradientEdge() === null) return x;
   return x.view({}).record([x], {
     name: "fullyShard",

@@ -24,14 +24,14 @@ export class PostedReduction implements Disposable {
   readonly out: Tensor;
   readonly #bucket: Tensor;
   readonly #work: Work;
-  readonly #packed: readonly PackedGradient[];
+  readonly #packedGradients: readonly PackedGradient[];
 
   constructor(ctx: Context, { axis, elementsPerRank, parameters }: ReductionOptions) {
     const { device } = ctx;
     const group = ctx.mesh.group(axis);
     this.#bucket = keep(device.empty([group.size * elementsPerRank], "float32"));
     device.kernels.fill(this.#bucket, 0);
-    this.#packed = parameters.map((parameter) => {
+    this.#packedGradients = parameters.map((parameter) => {
       const { grad } = parameter;
       if (grad && !grad.isDisposed) copyInto(this.#bucket, grad, parameter.offset);
       return { parameter, grad, version: versionOf(grad) };
@@ -42,7 +42,9 @@ export class PostedReduction implements Disposable {
 
   /** Whether the parameters still have the gradients that were packed. */
   get isCurrent(): boolean {
-    return this.#packed.every(({ parameter, grad, version }) => parameter.grad === grad && versionOf(grad) === version);
+    return this.#packedGradients.every(
+      ({ parameter, grad, version }) => parameter.grad === grad && versionOf(grad) === version,
+    );
   }
 
   /** Orders compute after the reduce-scatter, and gives its bucket back. */

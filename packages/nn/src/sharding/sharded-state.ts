@@ -48,8 +48,8 @@ export function hostStateDict(model: Module, isRead: boolean): Map<string, Pendi
   const read = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
     host.set(name, { dtype, shape, values: isRead ? values() : Promise.resolve(new Float32Array()) });
   };
-  const released = new Set(unitsOf(model.parameters()).filter((unit) => !unit.isGathered));
-  for (const unit of released) {
+  const releasedUnits = new Set(unitsOf(model.parameters()).filter((unit) => !unit.isGathered));
+  for (const unit of releasedUnits) {
     unit.gather();
     for (const [name, x] of state) if (shardOf(x)?.unit === unit) read(name, x, () => x.read());
     unit.release();
@@ -125,10 +125,10 @@ function writePart({ shard, tensor }: ShardedEntry, values: Float32Array): void 
 function copyPart({ shard, tensor }: ShardedEntry, source: Tensor): void {
   if (tensor.size === 0) return;
   noGrad(() => {
-    using dense = source.contiguous();
-    using flat = dense.reshape([source.size]);
+    using contiguousSource = source.contiguous();
+    using flatSource = contiguousSource.reshape([source.size]);
     const start = shard?.start ?? 0;
-    using part = shard ? flat.slice(0, start, start + tensor.size) : source.detach();
-    tensor.device.kernels.copy(tensor, part);
+    using shardSource = shard ? flatSource.slice(0, start, start + tensor.size) : source.detach();
+    tensor.device.kernels.copy(tensor, shardSource);
   });
 }

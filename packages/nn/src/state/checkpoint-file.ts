@@ -60,7 +60,7 @@ export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
 }
 
 /** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
-export function checkJsonValue(where: string, value: unknown, within: readonly unknown[] = []): void {
+export function checkJsonValue(where: string, value: unknown, ancestors: readonly unknown[] = []): void {
   const fail = (received: string): never => {
     throw new OptionError({
       where,
@@ -72,20 +72,20 @@ export function checkJsonValue(where: string, value: unknown, within: readonly u
   if (value === null || typeof value === "boolean" || typeof value === "string") return;
   if (typeof value === "number" && Number.isFinite(value)) return;
   if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
-  if (within.includes(value)) return fail("a circular reference");
-  const deeper = [...within, value];
-  const [symbol] = Object.getOwnPropertySymbols(value);
-  if (symbol !== undefined) return fail(`an object with the key ${String(symbol)}`);
+  if (ancestors.includes(value)) return fail("a circular reference");
+  const path = [...ancestors, value];
+  const [symbolKey] = Object.getOwnPropertySymbols(value);
+  if (symbolKey !== undefined) return fail(`an object with the key ${String(symbolKey)}`);
   if (Array.isArray(value)) {
-    const extra = Object.keys(value).find((name) => !/^\d+$/.test(name));
-    if (extra !== undefined) return fail(`an array with the key "${extra}"`);
-    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], deeper);
+    const extraKey = Object.keys(value).find((name) => !/^\d+$/.test(name));
+    if (extraKey !== undefined) return fail(`an array with the key "${extraKey}"`);
+    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], path);
     return;
   }
   const prototype: unknown = Object.getPrototypeOf(value);
-  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
-  if (!isPlain) return fail(`a ${value.constructor.name}`);
+  const isPlainObject = prototype === null || Object.getPrototypeOf(prototype) === null;
+  if (!isPlainObject) return fail(`a ${value.constructor.name}`);
   for (const [name, each] of Object.entries(value)) {
-    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, deeper);
+    if (each !== undefined) checkJsonValue(`${where}.${name}`, each, path);
   }
 }

@@ -37,21 +37,22 @@ export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module)
       tensor,
     );
   }
-  const wanted = model.stateDict();
+  const modelState = model.stateDict();
   const result = new Map<string, HostTensor>();
   for (const [name, tensor] of state) {
     const [, path = "", projection, kind] = /^(.*\.)?(in|q|k|v)_proj_(weight|bias)$/.exec(name) ?? [];
     if (projection === undefined) result.set(name, tensor);
-    else if (projection === "in" && wanted.has(`${path}qkv_proj.${kind}`))
+    else if (projection === "in" && modelState.has(`${path}qkv_proj.${kind}`))
       result.set(`${path}qkv_proj.${kind}`, tensor);
-    else if (projection === "in" && wanted.has(`${path}q_proj.${kind}`)) {
-      const rows = wanted.get(`${path}q_proj.${kind}`)!.shape[0]!;
+    else if (projection === "in" && modelState.has(`${path}q_proj.${kind}`)) {
+      const rows = modelState.get(`${path}q_proj.${kind}`)!.shape[0]!;
       result.set(`${path}q_proj.${kind}`, sliceRows(name, tensor, { from: 0, to: rows }));
       result.set(`${path}kv_proj.${kind}`, sliceRows(name, tensor, { from: rows, to: tensor.shape[0]! }));
-    } else if (projection === "q" && wanted.has(`${path}q_proj.${kind}`)) result.set(`${path}q_proj.${kind}`, tensor);
-    else if (projection === "k" && wanted.has(`${path}kv_proj.${kind}`)) {
+    } else if (projection === "q" && modelState.has(`${path}q_proj.${kind}`))
+      result.set(`${path}q_proj.${kind}`, tensor);
+    else if (projection === "k" && modelState.has(`${path}kv_proj.${kind}`)) {
       result.set(`${path}kv_proj.${kind}`, concatenateKv(name, [tensor, state.get(`${path}v_proj_${kind}`)]));
-    } else if (projection !== "v" || !wanted.has(`${path}kv_proj.${kind}`)) result.set(name, tensor);
+    } else if (projection !== "v" || !modelState.has(`${path}kv_proj.${kind}`)) result.set(name, tensor);
   }
   return result;
 }
@@ -61,15 +62,15 @@ function sliceRows(
   { dtype, shape, values }: HostTensor,
   { from, to }: { from: number; to: number },
 ): HostTensor {
-  const [count = 0, ...rest] = shape;
-  const width = countElements(rest);
+  const [count = 0, ...rowShape] = shape;
+  const width = countElements(rowShape);
   if (from > count)
     throw new ShapeError({
       where: `fromTorch, "${name}"`,
       expected: `more than ${from} rows`,
       received: String(count),
     });
-  return { dtype, shape: [to - from, ...rest], values: values.slice(from * width, to * width) };
+  return { dtype, shape: [to - from, ...rowShape], values: values.slice(from * width, to * width) };
 }
 
 function concatenateKv(name: string, [k, v]: readonly [HostTensor, HostTensor | undefined]): HostTensor {

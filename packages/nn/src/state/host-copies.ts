@@ -83,37 +83,39 @@ export async function inspectHosts(
   const names = await runOnAllRanks(ctx, where, () => hostName(options));
   // For a file system that all share, rank 0 looks.
   const hosts = groupByHost(options.copies === "shared" ? names.map(() => names[0]!) : names);
-  const isFirst = isFirstOnHost(ctx, hosts);
-  const inspected = await runOnAllRanks(ctx, where, () => (isFirst ? inspectCheckpoint(path) : null));
-  const files = hosts.map((host) => ({ host, file: inspected[host.ranks[0]!]! }));
-  const complete = files.flatMap(({ host, file }) => (file.kind === "complete" ? [{ host, file }] : []));
-  const damaged = files.flatMap(({ host, file }) => (file.kind === "damaged" ? [{ host, reason: file.reason }] : []));
-  checkSameTraining(where, complete);
-  if (complete.length === 0 && damaged.length > 0) {
+  const isInspector = isFirstOnHost(ctx, hosts);
+  const inspectedFiles = await runOnAllRanks(ctx, where, () => (isInspector ? inspectCheckpoint(path) : null));
+  const files = hosts.map((host) => ({ host, file: inspectedFiles[host.ranks[0]!]! }));
+  const completeCopies = files.flatMap(({ host, file }) => (file.kind === "complete" ? [{ host, file }] : []));
+  const damagedCopies = files.flatMap(({ host, file }) =>
+    file.kind === "damaged" ? [{ host, reason: file.reason }] : [],
+  );
+  checkSameTraining(where, completeCopies);
+  if (completeCopies.length === 0 && damagedCopies.length > 0) {
     throw new FileError({
       where,
       expected: "a complete checkpoint on at least one host",
-      received: damaged.map(({ host, reason }) => `on ${host.name} ${reason}`).join("; "),
+      received: damagedCopies.map(({ host, reason }) => `on ${host.name} ${reason}`).join("; "),
     });
   }
-  const own = damaged.find(({ host }) => host.ranks[0] === ctx.rank);
-  if (own) {
-    process.emitWarning(`${where}: ignoring a damaged file on ${own.host.name}: ${own.reason}`, {
+  const ownDamage = damagedCopies.find(({ host }) => host.ranks[0] === ctx.rank);
+  if (ownDamage) {
+    process.emitWarning(`${where}: ignoring a damaged file on ${ownDamage.host.name}: ${ownDamage.reason}`, {
       type: "MosaicWarning",
       code: "MOSAIC_CHECKPOINT_DAMAGED",
     });
   }
-  const steps = Math.max(...complete.map(({ file }) => file.steps));
-  const newest = complete.filter(({ file }) => file.steps === steps);
-  return { hosts, newest: newest[0]?.file, replicas: newest.map(({ host }) => host) };
+  const steps = Math.max(...completeCopies.map(({ file }) => file.steps));
+  const newestCopies = completeCopies.filter(({ file }) => file.steps === steps);
+  return { hosts, newest: newestCopies[0]?.file, replicas: newestCopies.map(({ host }) => host) };
 }
 
 /** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
 function checkSameTraining(
   where: string,
-  complete: readonly { readonly host: HostRanks; readonly file: { readonly trainingId: string | null } }[],
+  completeCopies: readonly { readonly host: HostRanks; readonly file: { readonly trainingId: string | null } }[],
 ): void {
-  const trainings = groupBy(complete, ({ file }) => file.trainingId);
+  const trainings = groupBy(completeCopies, ({ file }) => file.trainingId);
   if (trainings.size < 2) return;
   throw new FileError({
     where,
@@ -124,14 +126,16 @@ function checkSameTraining(
 }
 
 /** `Map.groupBy`, which Node 20 lacks. */
-function groupBy<Key, T>(all: readonly T[], keyOf: (each: T) => Key): ReadonlyMap<Key, readonly T[]> {
-  const keys = new Set(all.map((each) => keyOf(each)));
-  return new Map([...keys].map((key) => [key, all.filter((each) => keyOf(each) === key)]));
+function groupBy<Key, T>(items: readonly T[], keyOf: (each: T) => Key): ReadonlyMap<Key, readonly T[]> {
+  const keys = new Set(items.map((each) => keyOf(each)));
+  return new Map([...keys].map((key) => [key, items.filter((each) => keyOf(each) === key)]));
 }
 
 /** "one on n0, n1 and one on n2". */
 function listHosts(groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[]): string {
-  return groups.map(([what, on]) => `${what} on ${on.map(({ host }) => host.name).join(", ")}`).join(" and ");
+  return groups
+    .map(([description, on]) => `${description} on ${on.map(({ host }) => host.name).join(", ")}`)
+    .join(" and ");
 }
 
 /** A file of this host with the newest complete checkpoint. */
@@ -158,25 +162,28 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
     });
   }
   const digest = await agreeOnDigest(ctx, call, checkpointReplicas);
-  const missing = hosts.filter((host) => !replicas.includes(host));
-  if (missing.length === 0) return { path, async release() {} };
+  const missingHosts = hosts.filter((host) => !replicas.includes(host));
+  if (missingHosts.length === 0) return { path, async release() {} };
   // The hosts that have it share the work.
-  const pairs = missing.map((host, i) => ({ from: replicas[i % replicas.length]!.ranks[0]!, to: host.ranks[0]! }));
+  const rankPairs = missingHosts.map((host, i) => ({
+    from: replicas[i % replicas.length]!.ranks[0]!,
+    to: host.ranks[0]!,
+  }));
   const transfer = { path, bytes: newest.bytes, label: where };
   let staged: StagedFile | undefined;
   try {
     const staging = await runOnAllRanks(ctx, where, async () => {
-      const to = pairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
+      const to = rankPairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
       if (to.length > 0) await sendFile(ctx, to, transfer);
-      const own = pairs.find((pair) => pair.to === ctx.rank);
-      if (!own) return null;
-      staged = await receiveFile(ctx, own.from, transfer, (messages) => stageMessages(call, digest, messages));
+      const incomingPair = rankPairs.find((pair) => pair.to === ctx.rank);
+      if (!incomingPair) return null;
+      staged = await receiveFile(ctx, incomingPair.from, transfer, (messages) => stageMessages(call, digest, messages));
       return staged.path;
     });
-    const [first] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
+    const [firstRank] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
     // Copies of the host of rank 0 stay its own.
     if (options.copies === "rank0") {
-      return { path: staging[first!] ?? path, release: async () => void (await staged?.discard()) };
+      return { path: staging[firstRank!] ?? path, release: async () => void (await staged?.discard()) };
     }
     await runOnAllRanks(ctx, where, async () => {
       await staged?.publish();
@@ -196,10 +203,10 @@ async function agreeOnDigest(
   checkpointReplicas: CheckpointReplicas,
 ): Promise<string> {
   const { replicas, newest } = checkpointReplicas;
-  const isHolder = isFirstOnHost(ctx, replicas);
-  const digests = await runOnAllRanks(ctx, where, () => (isHolder ? computeDigest(path) : null));
-  const byDigest = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
-  return checkEqualDigests(byDigest, {
+  const holdsCopy = isFirstOnHost(ctx, replicas);
+  const digests = await runOnAllRanks(ctx, where, () => (holdsCopy ? computeDigest(path) : null));
+  const hostDigests = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
+  return checkEqualDigests(hostDigests, {
     where,
     expected: `the same contents on all hosts that have step ${newest!.steps}`,
     remedy: "delete the file on the hosts with an invalid copy",
@@ -208,13 +215,13 @@ async function agreeOnDigest(
 
 /** The digest that all hosts have. */
 export function checkEqualDigests(
-  byDigest: readonly { readonly host: HostRanks; readonly digest: string }[],
+  hostDigests: readonly { readonly host: HostRanks; readonly digest: string }[],
   details: { readonly where: string; readonly expected: string; readonly remedy: string },
 ): string {
-  const groups = groupBy(byDigest, ({ digest }) => digest);
-  if (groups.size < 2) return byDigest[0]!.digest;
-  const shown = [...groups].map(([digest, group]) => [`SHA-256 ${digest.slice(0, 12)}…`, group] as const);
-  throw new FileError({ ...details, received: listHosts(shown) });
+  const groups = groupBy(hostDigests, ({ digest }) => digest);
+  if (groups.size < 2) return hostDigests[0]!.digest;
+  const formattedGroups = [...groups].map(([digest, group]) => [`SHA-256 ${digest.slice(0, 12)}…`, group] as const);
+  throw new FileError({ ...details, received: listHosts(formattedGroups) });
 }
 
 async function computeDigest(path: string): Promise<string> {
@@ -236,13 +243,13 @@ async function stageMessages(
       await append(message);
     }
   });
-  const received = hash.digest("hex");
-  if (received === digest) return staged;
+  const receivedDigest = hash.digest("hex");
+  if (receivedDigest === digest) return staged;
   await staged.discard();
   throw new FileError({
     where,
     expected: `a copy with SHA-256 ${digest}`,
-    received,
+    received: receivedDigest,
     remedy:
       "load the checkpoint again: the file on the sending host changed during the transfer, or its disk is faulty",
   });

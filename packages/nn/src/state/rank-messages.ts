@@ -8,9 +8,11 @@ const messageBytes = 12 * 2 ** 20;
 
 function packBytes(bytes: Uint8Array): Float32Array {
   const packed = new Float32Array(Math.ceil(bytes.length / 3));
-  const whole = Math.floor(bytes.length / 3);
-  for (let i = 0; i < whole; i++) packed[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
-  if (whole < packed.length) packed[whole] = bytes[3 * whole]! + 256 * (bytes[3 * whole + 1] ?? 0);
+  const numFullWords = Math.floor(bytes.length / 3);
+  for (let i = 0; i < numFullWords; i++)
+    packed[i] = bytes[3 * i]! + 256 * bytes[3 * i + 1]! + 65_536 * bytes[3 * i + 2]!;
+  if (numFullWords < packed.length)
+    packed[numFullWords] = bytes[3 * numFullWords]! + 256 * (bytes[3 * numFullWords + 1] ?? 0);
   return packed;
 }
 
@@ -28,14 +30,14 @@ function unpackBytes(packed: Float32Array, bytes: number): Uint8Array {
 /** Every rank's text, by rank. */
 async function allGatherTexts(ctx: Context, text: string, label: string): Promise<readonly string[]> {
   if (ctx.size === 1) return [text];
-  const own = new TextEncoder().encode(text);
-  using ownLength = fromArray(ctx, [Math.floor(own.length / 2 ** 24), own.length % 2 ** 24], [2]);
+  const encodedText = new TextEncoder().encode(text);
+  using ownLength = fromArray(ctx, [Math.floor(encodedText.length / 2 ** 24), encodedText.length % 2 ** 24], [2]);
   using allLengths = empty(ctx, [2 * ctx.size]);
   ctx.world.allGather(allLengths, ownLength, { label }).wait();
   const words = await allLengths.read();
   const lengths = Array.from({ length: ctx.size }, (_, rank) => words[2 * rank]! * 2 ** 24 + words[2 * rank + 1]!);
   const counts = lengths.map((length) => Math.ceil(length / 3));
-  using ownBytes = fromArray(ctx, packBytes(own), [counts[ctx.rank]!]);
+  using ownBytes = fromArray(ctx, packBytes(encodedText), [counts[ctx.rank]!]);
   using allBytes = empty(ctx, [counts.reduce((sum, count) => sum + count)]);
   ctx.world.allGather(allBytes, ownBytes, { label, counts }).wait();
   const packed = await allBytes.read();
@@ -67,12 +69,12 @@ export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => 
   const texts = await allGatherTexts(ctx, JSON.stringify(outcome), where);
   if (failure !== undefined) throw failure;
   const outcomes = texts.map((text) => JSON.parse(text) as RankOutcome<T>);
-  const failed = outcomes.flatMap((each, rank) => ("failure" in each ? [{ rank, message: each.failure }] : []));
-  if (failed.length === 0) return outcomes.map((each) => (each as { readonly value: T }).value);
+  const failures = outcomes.flatMap((each, rank) => ("failure" in each ? [{ rank, message: each.failure }] : []));
+  if (failures.length === 0) return outcomes.map((each) => (each as { readonly value: T }).value);
   throw new MosaicError({
     where: `${where}, rank ${ctx.rank}`,
     expected: "success on every rank",
-    received: `a failure on rank ${failed.map(({ rank }) => rank).join(", ")} (${failed[0]!.message})`,
+    received: `a failure on rank ${failures.map(({ rank }) => rank).join(", ")} (${failures[0]!.message})`,
     remedy: "see the error on that rank; this rank was not modified",
   });
 }
@@ -92,13 +94,13 @@ export async function sendFile(ctx: Context, to: readonly number[], transfer: Fi
   const file = await open(path, "r").catch((error: unknown) => void (failure = error));
   for (let begin = 0; begin < bytes; begin += messageBytes) {
     const message = new Uint8Array(Math.min(messageBytes, bytes - begin));
-    for (let done = 0; done < message.length && failure === undefined; ) {
-      const { bytesRead } = await file!.read(message, done, message.length - done, begin + done);
+    for (let bytesDone = 0; bytesDone < message.length && failure === undefined; ) {
+      const { bytesRead } = await file!.read(message, bytesDone, message.length - bytesDone, begin + bytesDone);
       if (bytesRead === 0)
         failure = new Error(
-          `${path}: expected ${bytes} bytes, received ${begin + done}: the file was truncated during the transfer`,
+          `${path}: expected ${bytes} bytes, received ${begin + bytesDone}: the file was truncated during the transfer`,
         );
-      done += bytesRead;
+      bytesDone += bytesRead;
     }
     using tensor = fromArray(ctx, packBytes(message), [Math.ceil(message.length / 3)]);
     ctx.world
@@ -124,13 +126,13 @@ export async function receiveFile<T>(
   { bytes, label }: Omit<FileTransfer, "path">,
   consume: (messages: AsyncIterable<Uint8Array>) => Promise<T>,
 ): Promise<T> {
-  let received = 0;
+  let bytesReceived = 0;
   async function* messages(): AsyncGenerator<Uint8Array> {
-    while (received < bytes) {
-      const length = Math.min(messageBytes, bytes - received);
+    while (bytesReceived < bytes) {
+      const length = Math.min(messageBytes, bytes - bytesReceived);
       using tensor = empty(ctx, [Math.ceil(length / 3)]);
       ctx.world.sendRecv([{ tensor, from }], { label }).wait();
-      received += length;
+      bytesReceived += length;
       yield unpackBytes(await tensor.read(), length);
     }
   }

@@ -81,9 +81,13 @@ export async function saveCheckpoint(
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, metadataText });
   await runOnAllRanks(ctx, call.where, async () => {
     const mosaic = metadataText();
-    const given = ctx.rank === 0 && tensors();
-    if (given) await makeFolder(call);
-    if (given) await writeSafetensors(path, given instanceof Promise ? await given : given, { format: "pt", mosaic });
+    const rankTensors = ctx.rank === 0 && tensors();
+    if (rankTensors) await createFolder(call);
+    if (rankTensors)
+      await writeSafetensors(path, rankTensors instanceof Promise ? await rankTensors : rankTensors, {
+        format: "pt",
+        mosaic,
+      });
     return null;
   });
 }
@@ -125,22 +129,22 @@ async function saveOnHosts(
   call: CheckpointRequest,
   { model, tensors, metadataText }: SavedCheckpoint,
 ): Promise<void> {
-  const described = await runOnAllRanks(ctx, call.where, () => {
+  const descriptions = await runOnAllRanks(ctx, call.where, () => {
     const text = metadataText();
     return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
   });
-  const mosaic = described[0]!.text;
+  const mosaic = descriptions[0]!.text;
   trainingIds.set(model, (JSON.parse(mosaic) as StateMetadata).trainingId!);
-  const hosts = groupByHost(described.map(({ host }) => host));
-  const given = await tensors();
+  const hosts = groupByHost(descriptions.map(({ host }) => host));
+  const stateTensors = await tensors();
   await publishOnHosts(ctx, call, hosts, async (observe) => {
-    await makeFolder(call);
-    return stageSafetensors(call.path, given, { format: "pt", mosaic }, observe);
+    await createFolder(call);
+    return stageSafetensors(call.path, stateTensors, { format: "pt", mosaic }, observe);
   });
 }
 
 /** The folder of a checkpoint, and those above it. */
-async function makeFolder({ where, path }: CheckpointRequest): Promise<void> {
+async function createFolder({ where, path }: CheckpointRequest): Promise<void> {
   try {
     await mkdir(dirname(path), { recursive: true });
   } catch (error) {
@@ -152,14 +156,14 @@ async function makeFolder({ where, path }: CheckpointRequest): Promise<void> {
 function checkTrainingState(
   where: string,
   ctx: Context,
-  given: { readonly path: unknown; readonly training: unknown },
+  args: { readonly path: unknown; readonly training: unknown },
 ): void {
   checkContext(where, ctx);
-  checkPath(where, given.path);
-  const { model, optimizer } = (given.training ?? {}) as Partial<TrainingState>;
+  checkPath(where, args.path);
+  const { model, optimizer } = (args.training ?? {}) as Partial<TrainingState>;
   checkModule(`${where}: model`, model);
-  const fits = optimizer === undefined || typeof optimizer?.loadStateDict === "function";
-  expectValue(`${where}: optimizer`, fits, "an Optimizer", optimizer);
+  const isValidOptimizer = optimizer === undefined || typeof optimizer?.loadStateDict === "function";
+  expectValue(`${where}: optimizer`, isValidOptimizer, "an Optimizer", optimizer);
 }
 
 function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>): Map<string, T> {
@@ -191,11 +195,11 @@ export async function loadCheckpoint(
   checkTrainingState("loadCheckpoint", ctx, { path, training });
   const call = checkpointRequest("loadCheckpoint", path, options);
   if (call.options.copies === "shared") return loadFile(ctx, call, training);
-  const copy = await fetchNewest(ctx, call);
+  const localCopy = await fetchNewest(ctx, call);
   try {
-    return await loadFile(ctx, { ...call, path: copy.path }, training);
+    return await loadFile(ctx, { ...call, path: localCopy.path }, training);
   } finally {
-    await copy.release();
+    await localCopy.release();
   }
 }
 
@@ -257,7 +261,7 @@ export async function findCheckpoint(
   return newest && { steps: newest.steps, hosts: replicas.map(({ name }) => name) };
 }
 
-interface OpenedCheckpoint {
+interface OpenCheckpoint {
   readonly path: string;
   readonly file: SafetensorsFile;
   readonly stateMetadata: StateMetadata;
@@ -267,7 +271,7 @@ interface OpenedCheckpoint {
 
 function restoreState(
   ctx: Context,
-  { path, file, stateMetadata, dryRun }: OpenedCheckpoint,
+  { path, file, stateMetadata, dryRun }: OpenCheckpoint,
   { model, optimizer }: TrainingState,
 ): void {
   if (stateMetadata.seed !== ctx.seed) {
@@ -290,6 +294,6 @@ function restoreState(
 
 /** The tensors whose names begin with a prefix, without it. */
 function withoutPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
-  const own = [...tensors].filter(([name]) => name.startsWith(prefix));
-  return new Map(own.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
+  const prefixedTensors = [...tensors].filter(([name]) => name.startsWith(prefix));
+  return new Map(prefixedTensors.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
 }

@@ -10,8 +10,8 @@ export interface TimeScale {
 
 /** Puts 0 to `seconds` between the page's margins. */
 export function timeScale(seconds: number): TimeScale {
-  const whole = Math.max(seconds, 1e-9);
-  return { seconds: whole, x: (time) => page.left + (time / whole) * (page.width - page.left - page.right) };
+  const duration = Math.max(seconds, 1e-9);
+  return { seconds: duration, x: (time) => page.left + (time / duration) * (page.width - page.left - page.right) };
 }
 
 /** Lines at round times from `top` to `bottom`, with the times below. */
@@ -32,8 +32,8 @@ export function timeAxis({ seconds, x }: TimeScale, top: number, bottom: number)
 
 /** 1, 2 or 5 times a power of ten, not below `min`. */
 export function tickStep(min: number): number {
-  const power = 10 ** Math.floor(Math.log10(min));
-  return power * (min <= power ? 1 : min <= 2 * power ? 2 : min <= 5 * power ? 5 : 10);
+  const decade = 10 ** Math.floor(Math.log10(min));
+  return decade * (min <= decade ? 1 : min <= 2 * decade ? 2 : min <= 5 * decade ? 5 : 10);
 }
 
 /**

@@ -26,25 +26,26 @@ export function contrastColor(color: string): string {
 /** Relative luminance after WCAG 2. */
 function luminance(color: string): number {
   const [red, green, blue] = color.startsWith("#") ? parseHex(color) : parseHsl(color);
-  const linear = (part: number): number => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+  const toLinear = (channel: number): number =>
+    channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4;
+  return 0.2126 * toLinear(red) + 0.7152 * toLinear(green) + 0.0722 * toLinear(blue);
 }
 
 type Rgb = readonly [red: number, green: number, blue: number];
 
 function parseHex(color: string): Rgb {
-  const part = (at: number): number => Number.parseInt(color.slice(at, at + 2), 16) / 255;
-  return [part(1), part(3), part(5)];
+  const channel = (at: number): number => Number.parseInt(color.slice(at, at + 2), 16) / 255;
+  return [channel(1), channel(3), channel(5)];
 }
 
 function parseHsl(color: string): Rgb {
   const [hue, saturation, lightness] = color.match(/\d+/g)!.map(Number) as [number, number, number];
-  const reach = (saturation / 100) * Math.min(lightness / 100, 1 - lightness / 100);
-  const part = (n: number): number => {
+  const amplitude = (saturation / 100) * Math.min(lightness / 100, 1 - lightness / 100);
+  const channel = (n: number): number => {
     const k = (n + hue / 30) % 12;
-    return lightness / 100 - reach * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+    return lightness / 100 - amplitude * Math.max(-1, Math.min(k - 3, 9 - k, 1));
   };
-  return [part(0), part(8), part(4)];
+  return [channel(0), channel(8), channel(4)];
 }
 
 /** The color and name of a group of events. */
@@ -99,26 +100,27 @@ type LaneTotals = Readonly<Record<Lane, ReadonlyMap<string, number>>>;
 type Styles = ReadonlyMap<string, Style>;
 
 function stylesByLane({ compute, communication }: LaneTotals): Readonly<Record<Lane, Styles>> {
-  const inOrder = new Intl.Collator("en", { numeric: true }).compare;
-  const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(inOrder);
-  const all = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
-  const of = (lane: ReadonlyMap<string, number>): Styles => new Map([...all].filter(([name]) => lane.has(name)));
+  const compareNames = new Intl.Collator("en", { numeric: true }).compare;
+  const names = [...new Set([...compute.keys(), ...communication.keys()])].toSorted(compareNames);
+  const stylesByName = new Map(names.map((name, i) => [name, { name, fill: paletteColor(i) }]));
+  const of = (lane: ReadonlyMap<string, number>): Styles =>
+    new Map([...stylesByName].filter(([name]) => lane.has(name)));
   return { compute: of(compute), communication: of(communication) };
 }
 
 function rankByTime(totals: LaneTotals, lane: Lane): Styles {
   const palette = paletteByLane[lane];
-  const rest = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.rest };
+  const otherStyle = { name: lane === "compute" ? "other kernels" : "other transfers", fill: paletteByLane.rest };
   // Attention's own kernels first: the same colors in every picture.
   const weight = ([name, seconds]: readonly [string, number]): number =>
     name === "attend" ? Number.POSITIVE_INFINITY : name.startsWith("attendBackward") ? Number.MAX_VALUE : seconds;
   const order = [...totals[lane]].toSorted((a, b) => weight(b) - weight(a) || (a[0] < b[0] ? -1 : 1));
-  const all = order.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const small = order.length > palette.length ? 0.002 * all : 0;
+  const totalSeconds = order.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const minSeconds = order.length > palette.length ? 0.002 * totalSeconds : 0;
   return new Map(
     order.map(([name, seconds], i) => {
       const fill = palette[i];
-      return [name, fill !== undefined && seconds >= small ? { name, fill } : rest];
+      return [name, fill !== undefined && seconds >= minSeconds ? { name, fill } : otherStyle];
     }),
   );
 }

@@ -108,8 +108,8 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   const { queries, keys = queries, ranks, before, after, bytesPerRow, ...words } = drawDispatchOptions.parse(options);
   const { title = `${mask.name} on ${formatCount(ranks)} ${ranks === 1 ? "rank" : "ranks"}`, subtitle } = words;
   const slices = resolveSlices(mask, queries, keys);
-  const load = (name: string, placed: Placements): PlacementLoad =>
-    computeLoad(name, placed, { slices, ranks, lengths: { queries, keys } });
+  const load = (name: string, placement: Placements): PlacementLoad =>
+    computeLoad(name, placement, { slices, ranks, lengths: { queries, keys } });
   const columns = [load("before", before), load("after", after)] as const;
   const formatRows = (rows: number): string =>
     bytesPerRow === undefined ? formatCount(rows) : formatBytes(rows * bytesPerRow);
@@ -175,15 +175,15 @@ interface PlacementColumn extends PlacementLoad {
 
 function computeLoad(
   name: string,
-  placed: Placements,
+  placement: Placements,
   {
     slices,
     ranks,
     lengths,
   }: { readonly slices: readonly Slice[]; readonly ranks: number; readonly lengths: PlaneLengths },
 ): PlacementLoad {
-  const isPair = typeof placed === "object" && !("spans" in placed);
-  const [forQueries, forKeys] = (isPair ? [placed.queries, placed.keys] : [placed, placed]).map((each) =>
+  const isPair = typeof placement === "object" && !("spans" in placement);
+  const [forQueries, forKeys] = (isPair ? [placement.queries, placement.keys] : [placement, placement]).map((each) =>
     resolvePlacement(each),
   ) as [Placement, Placement];
   const queryShards = resolveShards(forQueries, ranks, lengths.queries);
@@ -210,7 +210,7 @@ function transfersOf(
   pieces: readonly (readonly Slice[])[],
   keyShards: readonly (readonly Span[])[],
 ): readonly (readonly number[])[] {
-  const owned = keyShards
+  const ownedIntervals = keyShards
     .flatMap((spans, owner) =>
       spans.flatMap(contiguousSpans).map(({ start, length }) => ({ start, end: start + length, owner })),
     )
@@ -220,9 +220,9 @@ function transfersOf(
     const rows = keyShards.map(() => 0);
     let first = 0;
     for (const [start, end] of mergeIntervals(slices.flatMap(keysOf))) {
-      while (first < owned.length && owned[first]!.end <= start) first++;
-      for (let i = first; i < owned.length && owned[i]!.start < end; i++) {
-        const { owner, ...span } = owned[i]!;
+      while (first < ownedIntervals.length && ownedIntervals[first]!.end <= start) first++;
+      for (let i = first; i < ownedIntervals.length && ownedIntervals[i]!.start < end; i++) {
+        const { owner, ...span } = ownedIntervals[i]!;
         if (owner !== receiver) rows[owner]! += Math.min(end, span.end) - Math.max(start, span.start);
       }
     }
@@ -355,9 +355,12 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
     const shade = shadeAt(rows);
     const words = formatRows(rows);
     const fits = textWidth(words, MATRIX_FONT) < width && height >= MATRIX_FONT + 4;
-    const look = `text-anchor="middle" font-size="${MATRIX_FONT}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
-    const number = fits ? text(box.x + width / 2, box.y + height / 2 + 4, words, look) : "";
-    return tooltip(`rank ${sender} sends ${words}${unit} to rank ${receiver}`, rect(box, shadeColor(shade)) + number);
+    const textAttributes = `text-anchor="middle" font-size="${MATRIX_FONT}" fill="${shade > NUM_SHADES / 2 ? "#ffffff" : theme.text}"`;
+    const numberLabel = fits ? text(box.x + width / 2, box.y + height / 2 + 4, words, textAttributes) : "";
+    return tooltip(
+      `rank ${sender} sends ${words}${unit} to rank ${receiver}`,
+      rect(box, shadeColor(shade)) + numberLabel,
+    );
   };
   const cells =
     ranks * ranks <= MAX_CELLS
@@ -413,8 +416,8 @@ const LABEL_HEIGHT = 14;
 
 /** Every rank, or every so many, round, where one has less room than its label needs. */
 function labelledRanks(ranks: number, width: number, needed: number): readonly number[] {
-  const every = width >= needed ? 1 : tickStep(needed / width);
-  return Array.from({ length: Math.ceil(ranks / every) }, (_, i) => i * every);
+  const labelStep = width >= needed ? 1 : tickStep(needed / width);
+  return Array.from({ length: Math.ceil(ranks / labelStep) }, (_, i) => i * labelStep);
 }
 
 function rowHeight(ranks: number): number {
@@ -422,12 +425,12 @@ function rowHeight(ranks: number): number {
 }
 
 /** Each bar with its number to the right, in a third of the column. */
-const NUMBER_WIDTH = 62;
+const NUMBER_LABEL_WIDTH = 62;
 
 /** Load, received and sent of every rank. */
 function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: PlacementColumn, top: number): string {
   const ranks = pairs.length;
-  const [step, third] = [rowHeight(ranks), PLOT_SIZE / 3];
+  const [step, columnWidth] = [rowHeight(ranks), PLOT_SIZE / 3];
   const mean = sum(pairs) / ranks;
   const load = (value: number): string => (mean === 0 ? "0" : (value / mean).toFixed(2));
   const metrics = [
@@ -436,11 +439,11 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
     { name: "sent", unit, values: sent, largest: maxima.rows, words: formatRows },
   ];
   const label = `font-size="12" fill="${theme.faint}"`;
-  const [barHeight, width] = [Math.max(1, step - 6 * Math.min(1, step / 22)), third - NUMBER_WIDTH - 8];
-  const bars = metrics.flatMap(({ name, unit: of, values, largest, words }, i) => {
-    const x = left + PLANE_INSET + i * third;
+  const [barHeight, width] = [Math.max(1, step - 6 * Math.min(1, step / 22)), columnWidth - NUMBER_LABEL_WIDTH - 8];
+  const bars = metrics.flatMap(({ name, unit: of, values, largest: maxValue, words }, i) => {
+    const x = left + PLANE_INSET + i * columnWidth;
     return values.map((value, rank) => {
-      const box = { x, y: top + rank * step, width: (value / largest) * width, height: barHeight };
+      const box = { x, y: top + rank * step, width: (value / maxValue) * width, height: barHeight };
       const number =
         step < 14 ? "" : text(x + width + 6, box.y + barHeight - 4, words(value), `font-size="${MATRIX_FONT}"`);
       const bar = rect({ ...box, width }, `fill="${theme.track}"`) + rect(box, `fill="${paletteColor(rank)}"`);
@@ -451,7 +454,7 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
   return [
     text(left, top - 14, "per rank", `font-size="13" font-weight="600"`),
     ...metrics.map(({ name, unit: of }, i) =>
-      text(left + PLANE_INSET + i * third, top - 14, `${name}${of && `,${of}`}`, label),
+      text(left + PLANE_INSET + i * columnWidth, top - 14, `${name}${of && `,${of}`}`, label),
     ),
     ...bars,
     `<line x1="${meanAt}" x2="${meanAt}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,

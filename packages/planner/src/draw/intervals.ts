@@ -8,19 +8,19 @@ export interface Interval {
 
 /** When a rank had nothing to compute while its transfers were under way. */
 export function waitIntervals(events: readonly TimelineEvent[]): readonly Interval[] {
-  const computing = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
-  const waited: Interval[] = [];
+  const computeIntervals = mergeIntervals(events.filter(({ lane }) => lane === "compute"));
+  const waitIntervalList: Interval[] = [];
   let from = 0;
   for (const transfer of mergeIntervals(events.filter(({ lane }) => lane === "communication"))) {
     let { start } = transfer;
-    while (from < computing.length && computing[from]!.end <= start) from++;
-    for (let i = from; i < computing.length && computing[i]!.start < transfer.end; i++) {
-      if (computing[i]!.start > start) waited.push({ start, end: computing[i]!.start });
-      start = Math.max(start, computing[i]!.end);
+    while (from < computeIntervals.length && computeIntervals[from]!.end <= start) from++;
+    for (let i = from; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
+      if (computeIntervals[i]!.start > start) waitIntervalList.push({ start, end: computeIntervals[i]!.start });
+      start = Math.max(start, computeIntervals[i]!.end);
     }
-    if (start < transfer.end) waited.push({ start, end: transfer.end });
+    if (start < transfer.end) waitIntervalList.push({ start, end: transfer.end });
   }
-  return waited;
+  return waitIntervalList;
 }
 
 /** Seconds that one rank spent computing, and waiting for transfers. */

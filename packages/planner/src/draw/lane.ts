@@ -30,15 +30,15 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
   const sendTop = top + heights.compute + 3;
   const compute = mergeRuns(events, "compute", { scale, scheme });
   const communication = mergeRuns(events, "communication", { scale, scheme });
-  const across = { x: scale.x(0), width: page.width - page.right - scale.x(0) };
+  const laneExtent = { x: scale.x(0), width: page.width - page.right - scale.x(0) };
   const depths = assignRows(communication);
   const depth = Math.max(1, ...depths.map((each) => each + 1));
   const height = heights.send / depth;
-  const hatched = waitIntervals(events).filter(({ start, end }) => scale.x(end) - scale.x(start) > 0.6);
+  const visibleWaits = waitIntervals(events).filter(({ start, end }) => scale.x(end) - scale.x(start) > 0.6);
   return [
-    rect({ ...across, y: top, height: heights.compute }, `fill="${theme.track}" rx="3"`),
-    rect({ ...across, y: sendTop, height: heights.send }, `fill="${theme.track}" rx="2"`),
-    ...hatched.map((wait) => drawWait(wait, barRectangle(wait, scale, { y: top, height: heights.compute }))),
+    rect({ ...laneExtent, y: top, height: heights.compute }, `fill="${theme.track}" rx="3"`),
+    rect({ ...laneExtent, y: sendTop, height: heights.send }, `fill="${theme.track}" rx="2"`),
+    ...visibleWaits.map((wait) => drawWait(wait, barRectangle(wait, scale, { y: top, height: heights.compute }))),
     ...compute.map((run) => drawBar(run, barRectangle(run, scale, { y: top, height: heights.compute }))),
     ...compute.map((run) =>
       drawLabel(run, barRectangle(run, scale, { y: top, height: heights.compute }), heights.font),
@@ -103,16 +103,16 @@ function mergeRuns(
 
 /** What a tooltip calls an event of a group: by its own name, too, unless the group's is part of that. */
 function nameOf({ lane, name, label }: TimelineEvent, group: string): string {
-  const own = lane === "compute" ? name : (label ?? name);
-  return own.includes(group) ? own : `${group}, ${own}`;
+  const eventLabel = lane === "compute" ? name : (label ?? name);
+  return eventLabel.includes(group) ? eventLabel : `${group}, ${eventLabel}`;
 }
 
 /** Transfers at the same time lie beside one another: which row each has. */
 function assignRows(runs: readonly EventRun[]): readonly number[] {
   const ends: number[] = [];
   return runs.map(({ start, end }) => {
-    const free = ends.findIndex((busy) => busy <= start + 1e-12);
-    const row = free < 0 ? ends.length : free;
+    const freeRow = ends.findIndex((rowEnd) => rowEnd <= start + 1e-12);
+    const row = freeRow < 0 ? ends.length : freeRow;
     ends[row] = end;
     return row;
   });
@@ -129,22 +129,22 @@ function barRectangle({ start, end }: Interval, { x }: TimeScale, { y, height }:
 }
 
 function drawBar({ style, name, backward, start, end, events, bytes, lane }: EventRun, box: Box): string {
-  const many = events > 1 ? ` (${events} events)` : "";
-  const sent = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
-  const words = `${name}${many}${sent}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
+  const countText = events > 1 ? ` (${events} events)` : "";
+  const sentText = lane === "communication" ? `, sends ${formatBytes(bytes)}` : "";
+  const tooltipText = `${name}${countText}${sentText}: ${formatSeconds(start)} to ${formatSeconds(end)}, ${formatSeconds(end - start)}`;
   const corner = box.width > 2 * MIN_BAR_WIDTH ? ` rx="${Math.min(3, box.height / 3).toFixed(1)}"` : "";
-  const filled = (fill: string): string => rect(box, `fill="${fill}"${corner}`);
-  return tooltip(words, filled(style.fill) + (backward ? filled("url(#backward)") : ""));
+  const fillBar = (fill: string): string => rect(box, `fill="${fill}"${corner}`);
+  return tooltip(tooltipText, fillBar(style.fill) + (backward ? fillBar("url(#backward)") : ""));
 }
 
 function drawLabel({ style }: EventRun, box: Box, size: number): string {
   if (box.width < textWidth(style.name, size) + 3) return "";
-  const place = `text-anchor="middle" font-size="${size}" font-weight="550"`;
+  const textAttributes = `text-anchor="middle" font-size="${size}" font-weight="550"`;
   return text(
     box.x + box.width / 2,
     box.y + box.height * 0.68,
     style.name,
-    `${place} fill="${contrastColor(style.fill)}"`,
+    `${textAttributes} fill="${contrastColor(style.fill)}"`,
   );
 }
 

@@ -20,37 +20,37 @@ interface LegendEntry {
 
 /** What the colors mean, from `top` on. */
 export function drawLegend({ compute, communication }: ColorScheme, top: number): Fragment {
-  const plain = ({ name, fill }: Style): LegendEntry => {
+  const toEntry = ({ name, fill }: Style): LegendEntry => {
     return { name, fills: name.startsWith("attendBackward") ? [fill, "url(#backward)"] : [fill] };
   };
-  const shared = compute.some(({ fill }) => communication.some((other) => other.fill === fill));
-  const waiting = { name: "waits for transfers", fills: ["url(#waiting)"] };
-  if (shared) {
-    const all = [...new Set([...compute, ...communication])];
-    return drawLegendRow("colors", [...all.map(plain), waiting], top);
+  const haveSharedColors = compute.some(({ fill }) => communication.some((other) => other.fill === fill));
+  const waitEntry = { name: "waits for transfers", fills: ["url(#waiting)"] };
+  if (haveSharedColors) {
+    const styles = [...new Set([...compute, ...communication])];
+    return drawLegendRow("colors", [...styles.map(toEntry), waitEntry], top);
   }
-  const first = drawLegendRow("computes", [...compute.map(plain), waiting], top);
-  const second = drawLegendRow("transfers", communication.map(plain), first.bottom);
-  return { svg: `${first.svg}\n${second.svg}`, bottom: second.bottom };
+  const computeRow = drawLegendRow("computes", [...compute.map(toEntry), waitEntry], top);
+  const transferRow = drawLegendRow("transfers", communication.map(toEntry), computeRow.bottom);
+  return { svg: `${computeRow.svg}\n${transferRow.svg}`, bottom: transferRow.bottom };
 }
 
 /** Entries side by side, wrapped at the margin, after a faint heading. */
 function drawLegendRow(heading: string, entries: readonly LegendEntry[], top: number): Fragment {
   if (entries.length === 0) return { svg: "", bottom: top };
-  const first = page.edge + 88;
-  let [x, y] = [first, top];
-  const availableWidth = page.width - page.edge - first - 20;
-  const drawn = entries.map(({ name: whole, fills }) => {
-    const name = truncate(whole, FONT_SIZE, availableWidth);
+  const entriesLeft = page.edge + 88;
+  let [x, y] = [entriesLeft, top];
+  const availableWidth = page.width - page.edge - entriesLeft - 20;
+  const drawnEntries = entries.map(({ name: fullName, fills }) => {
+    const name = truncate(fullName, FONT_SIZE, availableWidth);
     const width = textWidth(name, FONT_SIZE) + 44;
-    if (x > first && x + width > page.width - page.edge) [x, y] = [first, y + 22];
+    if (x > entriesLeft && x + width > page.width - page.edge) [x, y] = [entriesLeft, y + 22];
     const box = { x, y: y - 11, width: 13, height: 13 };
     const svg =
       fills.map((fill) => rect(box, `fill="${fill}" rx="3"`)).join("") +
       text(x + 20, y, name, `font-size="${FONT_SIZE}"`);
     x += width;
-    return name === whole ? svg : tooltip(whole, svg);
+    return name === fullName ? svg : tooltip(fullName, svg);
   });
   const head = text(page.edge, top, heading, `font-size="${FONT_SIZE}" fill="${theme.faint}"`);
-  return { svg: [head, ...drawn].join("\n"), bottom: y + 24 };
+  return { svg: [head, ...drawnEntries].join("\n"), bottom: y + 24 };
 }

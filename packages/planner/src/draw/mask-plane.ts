@@ -39,10 +39,10 @@ const typeNames = {
 /** Those of a type are a group. */
 export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
   return Object.entries(typeNames).flatMap(([type, name], i) => {
-    const pieces = slices.filter((slice) => slice.type === type);
+    const pieces = slices.filter((maskSlice) => maskSlice.type === type);
     if (pieces.length === 0) return [];
-    const counted = `${name}: ${formatCount(pieces.length)} ${pieces.length === 1 ? "slice" : "slices"}`;
-    return [{ name: counted, fill: paletteColor(i), pieces }];
+    const countText = `${name}: ${formatCount(pieces.length)} ${pieces.length === 1 ? "slice" : "slices"}`;
+    return [{ name: countText, fill: paletteColor(i), pieces }];
   });
 }
 
@@ -110,9 +110,9 @@ export function planeScale(
   { queries, keys }: PlaneLengths,
   { left, top, side }: { readonly left: number; readonly top: number; readonly side: number },
 ): PlaneScale {
-  const longer = Math.max(queries, keys);
-  const width = Math.max(MIN_PLOT_SIZE, (keys / longer) * side);
-  const height = Math.max(MIN_PLOT_SIZE, (queries / longer) * side);
+  const maxLength = Math.max(queries, keys);
+  const width = Math.max(MIN_PLOT_SIZE, (keys / maxLength) * side);
+  const height = Math.max(MIN_PLOT_SIZE, (queries / maxLength) * side);
   return {
     left,
     top,
@@ -139,9 +139,9 @@ function drawPieces({ pieces, fill, owner }: SliceGroup, scale: PlaneScale): rea
   return pieces.map((piece) => {
     const outline = slicePath(piece, scale);
     if (outline === "") return "";
-    const smaller = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
+    const minExtent = Math.min(scale.x(piece.k1) - scale.x(piece.k0), scale.y(piece.q1) - scale.y(piece.q0));
     // A gap shows where slices meet, unless it would hide them; of what is thinner than a pixel one is drawn.
-    const [color, width] = smaller < 1 ? [fill, 1 - smaller] : [theme.paper, Math.min(1, smaller / 8)];
+    const [color, width] = minExtent < 1 ? [fill, 1 - minExtent] : [theme.paper, Math.min(1, minExtent / 8)];
     const stroke = `stroke="${color}" stroke-width="${formatCoordinate(width)}"`;
     return tooltip(describeSlice(piece, owner), `<path d="${outline}" fill="${fill}" ${stroke}/>`);
   });
@@ -157,14 +157,14 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
   const rows = visibleRows({ start: slice.q0, length: slice.q1 - slice.q0, step: 1 }, slice);
   if (rows.length === 0) return "";
   const [first, last] = [rows.start, rows.start + rows.length - 1];
-  const inSteps = y(1) - y(0) >= STEP_PIXELS;
+  const isStepped = y(1) - y(0) >= STEP_PIXELS;
   const border = (side: "start" | "end"): (readonly [key: number, query: number])[] => {
     const [from, to] = [visibleKeyRange(slice, first)[side], visibleKeyRange(slice, last)[side]];
-    if (from === to || !inSteps) {
-      const half = from === to ? 0 : 0.5;
+    if (from === to || !isStepped) {
+      const halfStep = from === to ? 0 : 0.5;
       return [
-        [from - half, first],
-        [to + half, last + 1],
+        [from - halfStep, first],
+        [to + halfStep, last + 1],
       ];
     }
     return Array.from({ length: rows.length }, (_, i) => first + i).flatMap((q) => [
@@ -181,16 +181,16 @@ function slicePath(slice: Slice, { x, y }: PlaneScale): string {
 export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale, gap = 0): string {
   const { x, y, width, height } = scale;
   const [left, top] = [scale.left - gap, scale.top - gap];
-  const faint = `font-size="12" fill="${theme.faint}"`;
+  const labelAttributes = `font-size="12" fill="${theme.faint}"`;
   const columns = tickPositions(keys, width / 80).map((key) => {
     const at = formatCoordinate(x(key));
     const line = `<line x1="${at}" x2="${at}" y1="${top - 5}" y2="${top}" stroke="${theme.faint}"/>`;
-    return line + text(x(key), top - 10, formatCount(key), `text-anchor="middle" ${faint}`);
+    return line + text(x(key), top - 10, formatCount(key), `text-anchor="middle" ${labelAttributes}`);
   });
   const rows = tickPositions(queries, height / 40).map((query) => {
     const at = formatCoordinate(y(query));
     const line = `<line x1="${left - 5}" x2="${left}" y1="${at}" y2="${at}" stroke="${theme.faint}"/>`;
-    return line + text(left - 10, y(query) + 4, formatCount(query), `text-anchor="end" ${faint}`);
+    return line + text(left - 10, y(query) + 4, formatCount(query), `text-anchor="end" ${labelAttributes}`);
   });
   return [
     text(scale.left + width / 2, top - 34, "keys →", `text-anchor="middle" font-size="13" fill="${theme.faint}"`),
@@ -203,8 +203,8 @@ export function drawPlaneAxes({ queries, keys }: PlaneLengths, scale: PlaneScale
 /** Round positions from 0, as many as have room, and the length, which displaces one that is too near to it. */
 function tickPositions(length: number, maxTicks: number): readonly number[] {
   const step = Math.max(1, tickStep(length / Math.max(1, maxTicks)));
-  const round = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
-  return [...round.filter((position) => length - position >= 0.7 * step), length];
+  const multiples = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
+  return [...multiples.filter((position) => length - position >= 0.7 * step), length];
 }
 
 const groupedDigits = new Intl.NumberFormat("en-US");

@@ -69,8 +69,12 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
   checkArgument("drawMask", mask, option.mask());
   const { queries, keys = queries, title = mask.name, subtitle, placement, shards } = drawMaskOptions.parse(options);
   if ((placement === undefined) !== (shards === undefined)) {
-    const [given, missing] = placement === undefined ? ["shards", "placement"] : ["placement", "shards"];
-    throw new OptionError({ where: "drawMask", expected: `${missing} beside ${given}`, received: `${given} alone` });
+    const [givenOption, missingOption] = placement === undefined ? ["shards", "placement"] : ["placement", "shards"];
+    throw new OptionError({
+      where: "drawMask",
+      expected: `${missingOption} beside ${givenOption}`,
+      received: `${givenOption} alone`,
+    });
   }
   const slices = resolveSlices(mask, queries, keys);
   const groups =
@@ -118,7 +122,10 @@ function drawLegend(groups: readonly SliceGroup[], left: number): string {
     const square = rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`);
     return square + text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`);
   };
-  const shown = groups.slice(0, MAX_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
-  const others = groups.length - shown.length;
-  return [...shown, ...(others > 0 ? [entry(`and ${others} more`, theme.rule, shown.length)] : [])].join("\n");
+  const shownEntries = groups.slice(0, MAX_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
+  const numHidden = groups.length - shownEntries.length;
+  return [
+    ...shownEntries,
+    ...(numHidden > 0 ? [entry(`and ${numHidden} more`, theme.rule, shownEntries.length)] : []),
+  ].join("\n");
 }

@@ -43,8 +43,8 @@ export function perfettoTrace(timeline: Timeline): string {
 }
 
 function metadataEvents(rank: number, at: Coordinate): readonly TraceEntry[] {
-  const place = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
-  const name = place.length === 0 ? `rank ${rank}` : `rank ${rank} (${place.join(", ")})`;
+  const coordinates = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
+  const name = coordinates.length === 0 ? `rank ${rank}` : `rank ${rank} (${coordinates.join(", ")})`;
   return [
     { ph: "M", name: "process_name", pid: rank, tid: 0, args: { name } },
     { ph: "M", name: "process_sort_index", pid: rank, tid: 0, args: { sort_index: rank } },
@@ -61,8 +61,8 @@ function trackEvents(
   const first = lane === "compute" ? 0 : 100;
   const slices: TraceEntry[] = [];
   for (const event of events.filter((each) => each.lane === lane).toSorted((a, b) => a.start - b.start)) {
-    const free = ends.findIndex((end) => end <= event.start);
-    const track = free < 0 ? ends.length : free;
+    const freeTrack = ends.findIndex((end) => end <= event.start);
+    const track = freeTrack < 0 ? ends.length : freeTrack;
     ends[track] = event.end;
     slices.push(sliceEvent(event, pid, first + track));
   }

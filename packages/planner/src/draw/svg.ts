@@ -25,11 +25,11 @@ const textOption = option.custom("text", (value): value is string => typeof valu
 const texts = option.array(textOption);
 
 function checkTexts(where: string, ...values: readonly unknown[]): void {
-  for (const each of values) if (typeof each !== "string") checkArgument(where, each, textOption);
+  for (const value of values) if (typeof value !== "string") checkArgument(where, value, textOption);
 }
 
 function checkNumbers(where: string, ...values: readonly unknown[]): void {
-  for (const each of values) if (typeof each !== "number") expectValue(where, false, "a number", each);
+  for (const value of values) if (typeof value !== "number") expectValue(where, false, "a number", value);
 }
 
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
@@ -41,12 +41,12 @@ export function document(parts: Document): string {
   checkTexts("document", title, description, definitions);
   checkArgument("document: body", body, texts);
   const { width } = page;
-  const tall = Math.ceil(height);
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${theme.text}">
+  const pixelHeight = Math.ceil(height);
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${pixelHeight}" width="${width}" height="${pixelHeight}" role="img" aria-labelledby="title description" font-family="${FONT}" fill="${theme.text}">
 <title id="title">${escape(title)}</title>
 <desc id="description">${escape(description)}</desc>
 ${definitions}
-<rect width="${width}" height="${tall}" fill="${theme.paper}"/>
+<rect width="${width}" height="${pixelHeight}" fill="${theme.paper}"/>
 ${body.filter((part) => part !== "").join("\n")}
 </svg>
 `;
@@ -55,9 +55,9 @@ ${body.filter((part) => part !== "").join("\n")}
 /** Title and subtitle at the top of the page. */
 export function heading(title: string, subtitle: string): string {
   checkTexts("heading", title, subtitle);
-  const first = text(page.edge, 44, truncate(title, 22, contentWidth), `font-size="22" font-weight="650"`);
-  if (subtitle === "") return first;
-  return `${first}\n${text(page.edge, 70, truncate(subtitle, 14, contentWidth), `font-size="14" fill="${theme.faint}"`)}`;
+  const titleText = text(page.edge, 44, truncate(title, 22, contentWidth), `font-size="22" font-weight="650"`);
+  if (subtitle === "") return titleText;
+  return `${titleText}\n${text(page.edge, 70, truncate(subtitle, 14, contentWidth), `font-size="14" fill="${theme.faint}"`)}`;
 }
 
 /** Between the margins. */
@@ -136,11 +136,11 @@ export function textWidth(line: string, size: number): number {
 export function truncate(line: string, size: number, maxWidth: number): string {
   checkTexts("truncate", line);
   checkNumbers("truncate", size, maxWidth);
-  const most = Math.floor(maxWidth / (size * 0.53));
+  const maxCharacters = Math.floor(maxWidth / (size * 0.53));
   const characters = [...line];
-  if (characters.length <= most) return line;
+  if (characters.length <= maxCharacters) return line;
   return `${characters
-    .slice(0, Math.max(0, most - 1))
+    .slice(0, Math.max(0, maxCharacters - 1))
     .join("")
     .trimEnd()}…`;
 }

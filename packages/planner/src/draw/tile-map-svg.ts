@@ -50,8 +50,8 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const { title, subtitle, ranks } = tileMapSvgOptions.parse(options);
   const map = tileMap(record);
   const counts = tileCounts(map);
-  const colored = selectRanks([...counts.keys()], ranks);
-  const colors = new Map(colored.map((rank, i) => [rank, paletteColor(i)]));
+  const coloredRanks = selectRanks([...counts.keys()], ranks);
+  const colors = new Map(coloredRanks.map((rank, i) => [rank, paletteColor(i)]));
   const [rows, columns] = [edgePositions(map.queries, MARGIN_TOP), edgePositions(map.keys, MARGIN_LEFT)];
   const cells = map.queries.flatMap((_, query) =>
     cellRuns(map, query, colors).map(({ from, to, ranks }) => {
@@ -64,20 +64,20 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
       return drawCell(ranks, box, { colors, name: cellTitle(map, query, from, to - 1) });
     }),
   );
-  const notes = drawNotes(map, counts.size - colored.length);
-  const sentence = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
-  const faint = `font-size="13" fill="${theme.faint}"`;
+  const notes = drawNotes(map, counts.size - coloredRanks.length);
+  const summary = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
+  const labelAttributes = `font-size="13" fill="${theme.faint}"`;
   const square = { x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE };
   // Many selected ranks make as long a list of them.
-  const bottom = Math.max(MARGIN_TOP + MAP_SIZE, MARGIN_TOP + 12 + (colored.length + 1) * LINE_HEIGHT);
+  const bottom = Math.max(MARGIN_TOP + MAP_SIZE, MARGIN_TOP + 12 + (coloredRanks.length + 1) * LINE_HEIGHT);
   return document({
     title,
-    description: [subtitle, sentence, ...notes].filter((words) => words !== "").join(" "),
+    description: [subtitle, summary, ...notes].filter((words) => words !== "").join(" "),
     height: bottom + 36 + notes.length * 20,
     body: [
       heading(title, subtitle),
-      text(MARGIN_LEFT + MAP_SIZE / 2, MARGIN_TOP - 14, "keys →", `text-anchor="middle" ${faint}`),
-      text(MARGIN_LEFT - 14, MARGIN_TOP + MAP_SIZE / 2, "queries ↓", `text-anchor="end" ${faint}`),
+      text(MARGIN_LEFT + MAP_SIZE / 2, MARGIN_TOP - 14, "keys →", `text-anchor="middle" ${labelAttributes}`),
+      text(MARGIN_LEFT - 14, MARGIN_TOP + MAP_SIZE / 2, "queries ↓", `text-anchor="end" ${labelAttributes}`),
       rect(square, `fill="${theme.track}"`),
       `<g shape-rendering="crispEdges">`,
       ...cells,
@@ -100,20 +100,23 @@ function tileCounts(map: TileMap): ReadonlyMap<number, number> {
   return new Map([...tiles].toSorted(([a], [b]) => a - b));
 }
 
-function selectRanks(known: readonly number[], requested: readonly number[] | undefined): readonly number[] {
-  if (requested) return requested.filter((rank) => known.includes(rank));
-  if (known.length <= MAX_RANKS_SHOWN) return known;
+function selectRanks(
+  recordedRanks: readonly number[],
+  requestedRanks: readonly number[] | undefined,
+): readonly number[] {
+  if (requestedRanks) return requestedRanks.filter((rank) => recordedRanks.includes(rank));
+  if (recordedRanks.length <= MAX_RANKS_SHOWN) return recordedRanks;
   return Array.from(
     { length: SAMPLED_RANKS },
-    (_, i) => known[Math.round((i * (known.length - 1)) / (SAMPLED_RANKS - 1))]!,
+    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (SAMPLED_RANKS - 1))]!,
   );
 }
 
 /** Where pieces begin and the last one ends, as wide as they are long. */
 function edgePositions(pieces: readonly Span[], from: number): readonly number[] {
-  const whole = Math.max(1, spansLength(pieces));
+  const totalLength = Math.max(1, spansLength(pieces));
   let end = from;
-  return [from, ...pieces.map(({ length }) => (end += (length / whole) * MAP_SIZE))];
+  return [from, ...pieces.map(({ length }) => (end += (length / totalLength) * MAP_SIZE))];
 }
 
 interface CellRun {
@@ -126,10 +129,10 @@ interface CellRun {
 function cellRuns(map: TileMap, query: number, colors: ReadonlyMap<number, string>): readonly CellRun[] {
   const runs: CellRun[] = [];
   for (const key of map.keys.keys()) {
-    const all = map.ranksOf(query, key);
-    const ranks = all.filter((rank) => colors.has(rank));
+    const cellRanks = map.ranksOf(query, key);
+    const ranks = cellRanks.filter((rank) => colors.has(rank));
     const last = runs.at(-1);
-    if (all.length === 0) continue;
+    if (cellRanks.length === 0) continue;
     if (last && last.to === key && String(last.ranks) === String(ranks))
       runs[runs.length - 1] = { ...last, to: key + 1 };
     else runs.push({ from: key, to: key + 1, ranks });
@@ -143,12 +146,12 @@ interface CellStyle {
 }
 
 function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colors, name }: CellStyle): string {
-  const gap = Math.min(width, height) < 6 ? 0 : 1;
+  const gapWidth = Math.min(width, height) < 6 ? 0 : 1;
   if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${EMPTY_COLOR}"`);
-  const share = (height - gap) / ranks.length;
+  const barHeight = (height - gapWidth) / ranks.length;
   const bars = ranks.map((rank, i) => {
-    const bar = { x, y: y + i * share, width: width - gap, height: share };
-    const label = share >= 16 && width >= 20 ? drawLabel(rank, bar, colors.get(rank)!) : "";
+    const bar = { x, y: y + i * barHeight, width: width - gapWidth, height: barHeight };
+    const label = barHeight >= 16 && width >= 20 ? drawLabel(rank, bar, colors.get(rank)!) : "";
     return rect(bar, `fill="${colors.get(rank)}"`) + label;
   });
   const computedBy =
@@ -158,8 +161,13 @@ function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colo
 
 function drawLabel(rank: number, { x, y, width, height }: Box, color: string): string {
   const size = Math.min(13, height * 0.6);
-  const place = `text-anchor="middle" font-size="${size.toFixed(1)}"`;
-  return text(x + width / 2, y + height / 2 + size * 0.36, String(rank), `${place} fill="${contrastColor(color)}"`);
+  const textAttributes = `text-anchor="middle" font-size="${size.toFixed(1)}"`;
+  return text(
+    x + width / 2,
+    y + height / 2 + size * 0.36,
+    String(rank),
+    `${textAttributes} fill="${contrastColor(color)}"`,
+  );
 }
 
 function cellTitle(map: TileMap, query: number, firstKey: number, lastKey: number): string {
@@ -181,18 +189,21 @@ function drawLegend(
       text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`)
     );
   };
-  const shown = [...colors].map(([rank, fill], i) => {
+  const shownEntries = [...colors].map(([rank, fill], i) => {
     const at = Object.entries(record.ranks[rank]!.at).map(([axis, index]) => `${axis} ${index}`);
     return entry(`rank ${rank} (${at.join(" · ")}): ${counts.get(rank)} tiles`, fill, i);
   });
-  const others = counts.size - colors.size;
-  return [...shown, ...(others > 0 ? [entry(`${others} other ranks`, EMPTY_COLOR, colors.size)] : [])].join("\n");
+  const numHidden = counts.size - colors.size;
+  return [
+    ...shownEntries,
+    ...(numHidden > 0 ? [entry(`${numHidden} other ranks`, EMPTY_COLOR, colors.size)] : []),
+  ].join("\n");
 }
 
 function drawNotes(map: TileMap, others: number): readonly string[] {
-  const several = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
+  const hasSharedCells = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
   return [
-    ...(several ? ["Several ranks compute a tile, each for its share of the heads."] : []),
+    ...(hasSharedCells ? ["Several ranks compute a tile, each for its share of the heads."] : []),
     ...(others > 0 ? ["Ranks without an assigned color are gray."] : []),
   ];
 }
@@ -211,14 +222,14 @@ export function tileMap(record: AttentionRecord): TileMap {
   const queries = shardSpans(record, "queries");
   const keys = shardSpans(record, "keys");
   const tiles = new Map<number, number[]>();
-  const covered = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
-  const within = (side: "queries" | "keys", rows: number): readonly number[] => {
-    const known = covered[side].get(rows);
-    if (known) return known;
+  const bandsBySide = { queries: new Map<number, readonly number[]>(), keys: new Map<number, readonly number[]>() };
+  const bandsWithin = (side: "queries" | "keys", rows: number): readonly number[] => {
+    const cached = bandsBySide[side].get(rows);
+    if (cached) return cached;
     const pieces = side === "queries" ? queries : keys;
-    const found = pieces.flatMap((piece, i) => (overlapsPiece(record.interned.rows[rows]!, piece) ? [i] : []));
-    covered[side].set(rows, found);
-    return found;
+    const bands = pieces.flatMap((piece, i) => (overlapsPiece(record.interned.rows[rows]!, piece) ? [i] : []));
+    bandsBySide[side].set(rows, bands);
+    return bands;
   };
   for (const { tape, firstSequence } of record.ranks) {
     if (firstSequence !== 0) continue;
@@ -226,13 +237,13 @@ export function tileMap(record: AttentionRecord): TileMap {
     while (event.next()) {
       if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") break;
       if (event.op !== "attend") continue;
-      const columns = within("keys", event.arg(6));
-      for (const row of within("queries", event.arg(5))) {
+      const columns = bandsWithin("keys", event.arg(6));
+      for (const row of bandsWithin("queries", event.arg(5))) {
         for (const column of columns) {
-          const place = row * keys.length + column;
-          const ranks = tiles.get(place);
+          const cellIndex = row * keys.length + column;
+          const ranks = tiles.get(cellIndex);
           if (ranks && ranks.at(-1) !== tape.rank) ranks.push(tape.rank);
-          else if (!ranks && isVisible(record.slices, queries[row]!, keys[column]!)) tiles.set(place, [tape.rank]);
+          else if (!ranks && isVisible(record.slices, queries[row]!, keys[column]!)) tiles.set(cellIndex, [tape.rank]);
         }
       }
     }
@@ -256,8 +267,8 @@ export function shardSpans(record: AttentionRecord, side: "queries" | "keys"): r
     .filter(({ firstSequence }) => firstSequence === 0)
     .flatMap(({ at }) => record[side].spans(at))
     .filter(({ length }) => length > 0);
-  const distinct = new Map(spans.map((span) => [`${span.start} ${span.length} ${span.step}`, span]));
-  return [...distinct.values()].toSorted((a, b) => a.start - b.start);
+  const uniqueSpans = new Map(spans.map((span) => [`${span.start} ${span.length} ${span.step}`, span]));
+  return [...uniqueSpans.values()].toSorted((a, b) => a.start - b.start);
 }
 
 /** Whether a tile's rows have a part of a piece: its first, middle or last position. Tiles are made of pieces or more. */

@@ -26,18 +26,18 @@ export interface TimeBreakdown {
 export function timeBreakdown(timeline: Timeline): TimeBreakdown {
   checkTimeline("timeBreakdown", timeline);
   const { seconds, ranks } = timeline;
-  const whole = seconds * ranks.length;
-  if (whole <= 0) return { computing: 0, waiting: 0, idle: 1 };
-  let computing = 0;
-  let waiting = 0;
+  const totalSeconds = seconds * ranks.length;
+  if (totalSeconds <= 0) return { computing: 0, waiting: 0, idle: 1 };
+  let computeSeconds = 0;
+  let waitSeconds = 0;
   for (const { events } of ranks) {
-    const spent = busySeconds(events);
-    computing += spent.computing;
-    waiting += spent.waiting;
+    const busy = busySeconds(events);
+    computeSeconds += busy.computing;
+    waitSeconds += busy.waiting;
   }
   return {
-    computing: computing / whole,
-    waiting: waiting / whole,
-    idle: Math.max(0, whole - computing - waiting) / whole,
+    computing: computeSeconds / totalSeconds,
+    waiting: waitSeconds / totalSeconds,
+    idle: Math.max(0, totalSeconds - computeSeconds - waitSeconds) / totalSeconds,
   };
 }

@@ -67,31 +67,31 @@ const MARGIN_TOP = 112;
  */
 export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
   const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
-  const named = namedTimelines("timelineSvg", timelines);
-  const runs = named.map(({ timeline }) => timeline);
+  const namedTimelineList = namedTimelines("timelineSvg", timelines);
+  const runs = namedTimelineList.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
   const scheme = colorScheme(runs, group);
   const rows = selectRanks(runs, ranks);
   const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = MARGIN_TOP;
-  const aggregates = (isAggregated ? named : []).map(({ name, timeline }) => {
+  const aggregates = (isAggregated ? namedTimelineList : []).map(({ name, timeline }) => {
     const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
     return aggregate.svg;
   });
-  const heights = bandHeights(rows.length * named.length);
+  const heights = bandHeights(rows.length * namedTimelineList.length);
   const bands = rows.map((rank, i) => {
-    return drawBands(rank, named, {
+    return drawBands(rank, namedTimelineList, {
       scale,
       scheme,
       heights,
-      top: top + i * named.length * heights.band,
-      first: i === 0,
+      top: top + i * namedTimelineList.length * heights.band,
+      hasLaneLabels: i === 0,
     });
   });
-  const bottom = top + rows.length * named.length * heights.band;
+  const bottom = top + rows.length * namedTimelineList.length * heights.band;
   const legend = drawLegend(scheme, bottom + 52);
-  const notes = [...named.map(describeShares), ...describeError(timelines), ...facts];
+  const notes = [...namedTimelineList.map(describeShares), ...describeError(timelines), ...facts];
   return document({
     title,
     description: [subtitle, ...notes].filter((words) => words !== "").join(" "),
@@ -111,21 +111,23 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
 /** Throws an OptionError, which names `where`, for what is no timeline. */
 export function namedTimelines(where: string, timelines: Timelines): readonly NamedTimeline[] {
   const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
-  const named = isPair
+  const namedTimelineList = isPair
     ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
     : [{ name: "", timeline: timelines }];
-  for (const { timeline } of named) checkTimeline(where, timeline);
-  return named;
+  for (const { timeline } of namedTimelineList) checkTimeline(where, timeline);
+  return namedTimelineList;
 }
 
 /** Evenly spread ranks, with the last to end among them. */
-function selectRanks(runs: readonly Timeline[], requested: readonly number[] | undefined): readonly number[] {
-  const known = [...new Set(runs.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted((a, b) => a - b);
-  if (requested) return requested.filter((rank) => known.includes(rank));
-  if (known.length * runs.length <= MAX_RANKS_SHOWN) return known;
+function selectRanks(runs: readonly Timeline[], requestedRanks: readonly number[] | undefined): readonly number[] {
+  const recordedRanks = [...new Set(runs.flatMap(({ ranks }) => ranks.map(({ rank }) => rank)))].toSorted(
+    (a, b) => a - b,
+  );
+  if (requestedRanks) return requestedRanks.filter((rank) => recordedRanks.includes(rank));
+  if (recordedRanks.length * runs.length <= MAX_RANKS_SHOWN) return recordedRanks;
   const spread = Array.from(
     { length: SAMPLED_RANKS },
-    (_, i) => known[Math.round((i * (known.length - 1)) / (SAMPLED_RANKS - 1))]!,
+    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (SAMPLED_RANKS - 1))]!,
   );
   const ends = runs
     .flatMap(({ ranks }) => ranks)
@@ -140,38 +142,42 @@ interface BandContext {
   readonly heights: BandHeights;
   readonly top: number;
   /** Whether to label the two lanes. */
-  readonly first: boolean;
+  readonly hasLaneLabels: boolean;
 }
 
 function drawBands(
   rank: number,
-  named: readonly NamedTimeline[],
-  { heights, top, first, ...place }: BandContext,
+  namedTimelineList: readonly NamedTimeline[],
+  { heights, top, hasLaneLabels, ...place }: BandContext,
 ): string {
-  const faint = `font-size="${Math.max(9, heights.font - 2)}" fill="${theme.faint}"`;
-  const own = named.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
-  const at = Object.entries(own.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
-  const where = heights.band >= 40 ? truncate(at.join(" · "), heights.font - 2, page.left - page.edge - 8) : "";
-  const room = page.left - page.edge - 76 > textWidth(where, heights.font - 2);
-  const drawn = named.map(({ name }, i) => {
+  const labelAttributes = `font-size="${Math.max(9, heights.font - 2)}" fill="${theme.faint}"`;
+  const rankTimelines = namedTimelineList.map(({ timeline }) => timeline.ranks.find((each) => each.rank === rank));
+  const at = Object.entries(rankTimelines.find((each) => each)?.at ?? {}).map(([axis, index]) => `${axis} ${index}`);
+  const coordinateText =
+    heights.band >= 40 ? truncate(at.join(" · "), heights.font - 2, page.left - page.edge - 8) : "";
+  const hasRoom = page.left - page.edge - 76 > textWidth(coordinateText, heights.font - 2);
+  const drawnLanes = namedTimelineList.map(({ name }, i) => {
     const y = top + i * heights.band;
-    const right = (words: string, at: number) => text(page.left - 10, at, words, `text-anchor="end" ${faint}`);
+    const rightAligned = (words: string, at: number) =>
+      text(page.left - 10, at, words, `text-anchor="end" ${labelAttributes}`);
     return [
       name !== ""
-        ? right(name, y + heights.compute * 0.72)
-        : first
-          ? right("computes", y + heights.compute * 0.72)
+        ? rightAligned(name, y + heights.compute * 0.72)
+        : hasLaneLabels
+          ? rightAligned("computes", y + heights.compute * 0.72)
           : "",
-      name === "" && first && room && heights.send >= 8
-        ? right("transfers", y + heights.compute + 3 + heights.send * 0.9)
+      name === "" && hasLaneLabels && hasRoom && heights.send >= 8
+        ? rightAligned("transfers", y + heights.compute + 3 + heights.send * 0.9)
         : "",
-      drawLanes(own[i]?.events ?? [], { ...place, heights, top: y }),
+      drawLanes(rankTimelines[i]?.events ?? [], { ...place, heights, top: y }),
     ].join("\n");
   });
   return [
     text(page.edge, top + heights.compute * 0.72, `rank ${rank}`, `font-size="${heights.font}" font-weight="600"`),
-    where === "" ? "" : text(page.edge, top + heights.compute * 0.72 + heights.font + 3, where, faint),
-    ...drawn,
+    coordinateText === ""
+      ? ""
+      : text(page.edge, top + heights.compute * 0.72 + heights.font + 3, coordinateText, labelAttributes),
+    ...drawnLanes,
   ].join("\n");
 }
 
@@ -185,8 +191,10 @@ function describeError(timelines: Timelines): readonly string[] {
   if (!("predicted" in timelines)) return [];
   const { predicted, measured } = timelines;
   if (measured.seconds <= 0) return [];
-  const off = predicted.seconds / measured.seconds - 1;
-  return [`The prediction is ${formatPercent(Math.abs(off))} ${off < 0 ? "below" : "above"} the measurement.`];
+  const relativeError = predicted.seconds / measured.seconds - 1;
+  return [
+    `The prediction is ${formatPercent(Math.abs(relativeError))} ${relativeError < 0 ? "below" : "above"} the measurement.`,
+  ];
 }
 
 const NUM_BINS = 240;
@@ -196,32 +204,35 @@ const UTILIZATION_HEIGHT = 128;
 function aggregateUtilization(
   timeline: Timeline,
   name: string,
-  place: { scale: TimeScale; scheme: ColorScheme; top: number },
+  plotContext: { scale: TimeScale; scheme: ColorScheme; top: number },
 ): Fragment {
-  const { scale, scheme, top } = place;
-  const waiting = { name: "waits for transfers", fill: "url(#waiting)" };
-  const layers = [...scheme.compute, waiting];
-  const shares = utilizationByStyle(timeline, { layers, waiting, scheme, seconds: scale.seconds });
+  const { scale, scheme, top } = plotContext;
+  const waitStyle = { name: "waits for transfers", fill: "url(#waiting)" };
+  const layers = [...scheme.compute, waitStyle];
+  const shares = utilizationByStyle(timeline, { layers, waitStyle, scheme, seconds: scale.seconds });
   const floor = new Float64Array(NUM_BINS);
   const areas = layers.map((style) => {
-    const share = shares.get(style)!;
-    const base = Float64Array.from(floor);
-    for (let bin = 0; bin < NUM_BINS; bin++) floor[bin] = Math.min(1, base[bin]! + share[bin]!);
-    const mean = share.reduce((sum, each) => sum + each, 0) / NUM_BINS;
-    return tooltip(`${style.name}: ${formatPercent(mean)} on average`, drawArea(base, floor, { style, scale, top }));
+    const binShares = shares.get(style)!;
+    const baseShares = Float64Array.from(floor);
+    for (let bin = 0; bin < NUM_BINS; bin++) floor[bin] = Math.min(1, baseShares[bin]! + binShares[bin]!);
+    const mean = binShares.reduce((sum, each) => sum + each, 0) / NUM_BINS;
+    return tooltip(
+      `${style.name}: ${formatPercent(mean)} on average`,
+      drawArea(baseShares, floor, { style, scale, top }),
+    );
   });
-  const faint = `font-size="12" fill="${theme.faint}"`;
+  const labelAttributes = `font-size="12" fill="${theme.faint}"`;
   const { computing } = timeBreakdown(timeline);
   const svg = [
     text(page.edge, top + 20, `${timeline.ranks.length} ranks`, `font-size="13" font-weight="600"`),
-    ...(name === "" ? [] : [text(page.edge, top + 38, name, faint)]),
-    text(page.edge, top + (name === "" ? 38 : 56), `${formatPercent(computing)} computing`, faint),
+    ...(name === "" ? [] : [text(page.edge, top + 38, name, labelAttributes)]),
+    text(page.edge, top + (name === "" ? 38 : 56), `${formatPercent(computing)} computing`, labelAttributes),
     ...[0, 0.5, 1].map((share) =>
       text(
         page.left - 10,
         top + UTILIZATION_HEIGHT * (1 - share) + 4,
         `${share * 100} %`,
-        `text-anchor="end" ${faint}`,
+        `text-anchor="end" ${labelAttributes}`,
       ),
     ),
     rect(
@@ -235,7 +246,7 @@ function aggregateUtilization(
 
 interface UtilizationOptions {
   readonly layers: readonly Style[];
-  readonly waiting: Style;
+  readonly waitStyle: Style;
   readonly scheme: ColorScheme;
   readonly seconds: number;
 }
@@ -243,35 +254,35 @@ interface UtilizationOptions {
 /** The share of ranks that does each thing in each of the bins. */
 function utilizationByStyle(
   { ranks }: Timeline,
-  { layers, waiting, scheme, seconds }: UtilizationOptions,
+  { layers, waitStyle, scheme, seconds }: UtilizationOptions,
 ): Map<Style, Float64Array> {
   const shares = new Map(layers.map((style) => [style, new Float64Array(NUM_BINS)]));
   const width = seconds / NUM_BINS;
   const weight = 1 / (width * ranks.length);
   for (const { events } of ranks) {
     const add = (style: Style, start: number, end: number): void => {
-      const into = shares.get(style)!;
+      const binShares = shares.get(style)!;
       for (let bin = Math.max(0, Math.floor(start / width)); bin < NUM_BINS && bin * width < end; bin++) {
-        into[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
+        binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
       }
     };
     for (const event of events) if (event.lane === "compute") add(scheme.styleOf(event), event.start, event.end);
-    for (const { start, end } of waitIntervals(events)) add(waiting, start, end);
+    for (const { start, end } of waitIntervals(events)) add(waitStyle, start, end);
   }
   return shares;
 }
 
 function drawArea(
   base: Float64Array,
-  roof: Float64Array,
-  place: { style: Style; scale: TimeScale; top: number },
+  upperShares: Float64Array,
+  plotContext: { style: Style; scale: TimeScale; top: number },
 ): string {
-  const { style, scale, top } = place;
+  const { style, scale, top } = plotContext;
   const x = (bin: number): string => formatCoordinate(scale.x((bin / NUM_BINS) * scale.seconds));
   const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
-  const up = Array.from(roof, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
-  const back = Array.from(base, (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`).toReversed();
-  const outline = `M${up.join(" ")} ${back.join(" ")}z`;
+  const up = Array.from(upperShares, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
+  const lowerEdge = Array.from(base, (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`).toReversed();
+  const outline = `M${up.join(" ")} ${lowerEdge.join(" ")}z`;
   const fills = style.name.startsWith("attendBackward") ? [style.fill, "url(#backward)"] : [style.fill];
   return fills.map((fill) => `<path d="${outline}" fill="${fill}"/>`).join("");
 }

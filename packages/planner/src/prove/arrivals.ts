@@ -17,7 +17,7 @@ const MAX_RUNS = 4;
  */
 export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): void {
   const runs: MessageRun[] = [];
-  const close = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
+  const flush = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
   for (let i = 0; i < batch.viewCount; i++) {
     if (batch.sends(i)) continue;
     const storage = batch.storage(i);
@@ -26,13 +26,13 @@ export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): v
     let run = runs[at];
     if (run?.end !== batch.low(i)) {
       // What is not one behind the other is written in the order of messages.
-      if (run) close(runs.splice(at, 1)[0]!);
-      else if (runs.length === MAX_RUNS) close(runs.shift()!);
+      if (run) flush(runs.splice(at, 1)[0]!);
+      else if (runs.length === MAX_RUNS) flush(runs.shift()!);
       runs.push((run = new MessageRun(storage, batch.layout(i))));
     }
     run.append(batch, i);
   }
-  for (const run of runs) close(run);
+  for (const run of runs) flush(run);
 }
 
 /** Messages that lie one behind the other in a storage. */
@@ -64,10 +64,10 @@ class MessageRun {
     const high = low + batch.size(i);
     if (content instanceof Region) {
       if (isRowRange(content, low, high)) return this.#appendRows(content, { low, high, at });
-      const part = content.rowRange(low, high, at);
-      if (part) return this.#appendRegions([part]);
+      const range = content.rowRange(low, high, at);
+      if (range) return this.#appendRegions([range]);
     }
-    this.#appendRegions(content.range(low, high).shifted(at));
+    this.#appendRegions(content.range(low, high).shiftedRegions(at));
   }
 
   /** What its messages hold, counted from the first element. */
@@ -109,12 +109,12 @@ export function mergeRows(regions: readonly Region[]): readonly Region[] {
   let run: RowRun | undefined;
   for (const region of regions) {
     const { low, high } = region.box;
-    const isRows = isRowRange(region, low, high);
-    if (run && (!isRows || !run.isContinuedBy(region, low))) {
+    const isRowRun = isRowRange(region, low, high);
+    if (run && (!isRowRun || !run.isContinuedBy(region, low))) {
       merged.push(run.region());
       run = undefined;
     }
-    if (!isRows) merged.push(region);
+    if (!isRowRun) merged.push(region);
     else (run ??= new RowRun(region, low)).append(region, low, high);
   }
   if (run) merged.push(run.region());
@@ -124,35 +124,40 @@ export function mergeRows(regions: readonly Region[]): readonly Region[] {
 /** Rows of an input, of the same sequences, heads and columns, one behind the other. */
 class RowRun {
   readonly #first: Region;
-  readonly #at: number;
-  readonly #parts: PositionRange[] = [];
-  #count = 0;
+  readonly #offset: number;
+  readonly #ranges: PositionRange[] = [];
+  #numRows = 0;
 
   constructor(first: Region, at: number) {
     this.#first = first;
-    this.#at = at;
+    this.#offset = at;
   }
 
   isContinuedBy({ value, rows, box }: Region, at: number): boolean {
-    const { value: own, rows: ownRows, box: ownBox } = this.#first;
-    if (value !== own || at !== this.#at + this.#count * rowWidth(ownBox)) return false;
-    if (rows.batch !== ownRows.batch || rows.head !== ownRows.head || rows.column !== ownRows.column) return false;
+    const { value: firstValue, rows: firstRows, box: firstBox } = this.#first;
+    if (value !== firstValue || at !== this.#offset + this.#numRows * rowWidth(firstBox)) return false;
+    if (rows.batch !== firstRows.batch || rows.head !== firstRows.head || rows.column !== firstRows.column)
+      return false;
     return [0, 1, 3].every(
-      (axis) => box.sizes[axis] === ownBox.sizes[axis] && box.strides[axis] === ownBox.strides[axis],
+      (axis) => box.sizes[axis] === firstBox.sizes[axis] && box.strides[axis] === firstBox.strides[axis],
     );
   }
 
   append({ rows: { positions }, box }: Region, low: number, high: number): void {
     const width = rowWidth(box);
     const [first, count] = [(low - box.low) / width, (high - low) / width];
-    this.#parts.push({ positions, first, count });
-    this.#count += count;
+    this.#ranges.push({ positions, first, count });
+    this.#numRows += count;
   }
 
   region(): Region {
     const { value, rows, box } = this.#first;
-    const positions = PositionSet.concatenate(this.#parts);
-    return new Region(value, { ...rows, positions }, createBox(this.#at, box.sizes.with(2, this.#count), box.strides));
+    const positions = PositionSet.concatenate(this.#ranges);
+    return new Region(
+      value,
+      { ...rows, positions },
+      createBox(this.#offset, box.sizes.with(2, this.#numRows), box.strides),
+    );
   }
 }
 

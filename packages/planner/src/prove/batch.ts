@@ -18,20 +18,20 @@ export class PostedBatch {
   /** Views that it reads and writes: those of a batch's messages, or input and output of another collective. */
   readonly viewCount: number;
   /** Messages that have not met their other half, if it is a batch of messages. */
-  open: number;
+  numUnmatched: number;
   isDone = false;
   /** Of a groupCast or groupReduce: its number among those of its group, on this rank. */
-  cast = 0;
+  castIndex = 0;
   readonly #tape: RankRecord;
   readonly #isBatch: boolean;
   readonly #code: Int32Array;
   /** Where its arguments after the label begin. */
-  readonly #at: number;
+  readonly #argumentsStart: number;
   readonly #end: number;
   /** By message: what the storage of a send held when the batch began; what the sender of a receive had sent from. */
   #contents: (Content | undefined)[] = [];
   /** By receive: where in that its message begins. */
-  #lows: number[] = [];
+  #receiveOffsets: number[] = [];
 
   // oxlint-disable-next-line max-params -- whose it is, and where it stands
   constructor(tape: RankRecord, index: number, event: TapeReader, phase: string) {
@@ -44,27 +44,27 @@ export class PostedBatch {
     this.group = event.arg(1);
     this.label = event.arg(2);
     this.#code = event.code;
-    this.#at = event.firstArgument + 3;
+    this.#argumentsStart = event.firstArgument + 3;
     this.#end = event.firstArgument + event.count;
     this.#isBatch = isBatch(this.op);
-    this.open = this.#isBatch ? (event.count - 3) / 3 : 0;
-    this.viewCount = this.#isBatch ? this.open : this.op === "barrier" ? 0 : 2;
+    this.numUnmatched = this.#isBatch ? (event.count - 3) / 3 : 0;
+    this.viewCount = this.#isBatch ? this.numUnmatched : this.op === "barrier" ? 0 : 2;
   }
 
   // Of the messages of a batch, by number; and of the views that another collective uses, its output first.
 
   /** World rank of the other side. */
   peer(i: number): number {
-    return this.#code[this.#at + 3 * i]!;
+    return this.#code[this.#argumentsStart + 3 * i]!;
   }
 
   sends(i: number): boolean {
-    return this.#code[this.#at + 3 * i + 1] === 1;
+    return this.#code[this.#argumentsStart + 3 * i + 1] === 1;
   }
 
   /** −1 if a collective has none. */
   view(i: number): number {
-    return this.#isBatch ? this.#code[this.#at + 3 * i + 2]! : this.#code[this.#at + 1 + i]!;
+    return this.#isBatch ? this.#code[this.#argumentsStart + 3 * i + 2]! : this.#code[this.#argumentsStart + 1 + i]!;
   }
 
   /** How it lies in its storage. */
@@ -101,7 +101,7 @@ export class PostedBatch {
   /** It has its turn: what it sends is what memory holds now. No message is cut out of it until it is placed. */
   begin(memory: { content(view: number): Content }): void {
     this.#contents = new Array<Content | undefined>(this.viewCount);
-    this.#lows = new Array<number>(this.viewCount);
+    this.#receiveOffsets = new Array<number>(this.viewCount);
     for (let i = 0; i < this.viewCount; i++) if (this.sends(i)) this.#contents[i] = memory.content(this.view(i));
   }
 
@@ -111,7 +111,7 @@ export class PostedBatch {
   }
 
   sourceStart(i: number): number {
-    return this.#lows[i]!;
+    return this.#receiveOffsets[i]!;
   }
 
   /** What a send carries, counted from its first element. */
@@ -122,37 +122,37 @@ export class PostedBatch {
   /** A receive meets its send: its message begins at an element of what that is cut out of. */
   receive(i: number, source: Content, low: number): void {
     this.#contents[i] = source;
-    this.#lows[i] = low;
+    this.#receiveOffsets[i] = low;
   }
 
   /** What has arrived is placed, and what it was cut out of may be released. */
   release(): void {
     this.#contents = [];
-    this.#lows = [];
+    this.#receiveOffsets = [];
   }
 
   // Of collectives other than batches of messages; see `ops`.
 
   /** Number of the call in its group: the same on all ranks. */
   get call(): number {
-    return this.#code[this.#at]!;
+    return this.#code[this.#argumentsStart]!;
   }
 
   get output(): number {
-    return this.#code[this.#at + 1]!;
+    return this.#code[this.#argumentsStart + 1]!;
   }
 
   get input(): number {
-    return this.#code[this.#at + 2]!;
+    return this.#code[this.#argumentsStart + 2]!;
   }
 
   /** Of reductions: the operation. */
   get root(): number {
-    return this.#code[this.#at + 3]!;
+    return this.#code[this.#argumentsStart + 3]!;
   }
 
   /** Elements sent to and received from each rank (allToAll) or held by each. */
   get counts(): Int32Array {
-    return this.#code.subarray(this.#at + 4, this.#end);
+    return this.#code.subarray(this.#argumentsStart + 4, this.#end);
   }
 }

@@ -28,7 +28,7 @@ export function isDense({ low, high, sizes }: Box): boolean {
 }
 
 /** Whether two boxes are one. */
-export function areEqualBoxes(a: Box, b: Box): boolean {
+export function equalBoxes(a: Box, b: Box): boolean {
   if (a === b) return true;
   if (a.offset !== b.offset) return false;
   for (let i = 0; i < 4; i++) {
@@ -45,14 +45,14 @@ const maxCoordinate = new Float64Array(4);
 const coordinate = new Float64Array(4);
 
 /** Coordinates of a box's origin in another that it meets; undefined if they share no element or differ in strides. */
-export function originIn(box: Box, other: Box): number[] | undefined {
+export function originIn(box: Box, container: Box): number[] | undefined {
   let axes = 0;
   for (let i = 0; i < 4; i++) {
     coordinate[i] = 0;
-    const [a, b] = [box.sizes[i]!, other.sizes[i]!];
+    const [a, b] = [box.sizes[i]!, container.sizes[i]!];
     if (a === 1 && b === 1) continue;
-    if (a > 1 && b > 1 && box.strides[i] !== other.strides[i]) return undefined;
-    const step = b > 1 ? other.strides[i]! : box.strides[i]!;
+    if (a > 1 && b > 1 && box.strides[i] !== container.strides[i]) return undefined;
+    const step = b > 1 ? container.strides[i]! : box.strides[i]!;
     if (step <= 0) return undefined;
     // Largest stride first.
     let at = axes++;
@@ -67,7 +67,7 @@ export function originIn(box: Box, other: Box): number[] | undefined {
     minCoordinate[at] = 1 - a;
     maxCoordinate[at] = b - 1;
   }
-  return solveCoordinates(0, axes, box.offset - other.offset)
+  return solveCoordinates(0, axes, box.offset - container.offset)
     ? [coordinate[0]!, coordinate[1]!, coordinate[2]!, coordinate[3]!]
     : undefined;
 }
@@ -86,7 +86,7 @@ function solveCoordinates(depth: number, axes: number, distance: number): boolea
 }
 
 /** Whether strides differ, so that elements may be shared although no box describes which. */
-export function differInStrides(a: Box, b: Box): boolean {
+export function haveDifferentStrides(a: Box, b: Box): boolean {
   for (let i = 0; i < 4; i++) {
     if (a.sizes[i]! > 1 && b.sizes[i]! > 1 && a.strides[i] !== b.strides[i]) return true;
   }
@@ -118,37 +118,37 @@ export function clipToRange(box: Box, low: number, high: number): BoxRange[] {
   if (low <= box.low && box.high <= high) return [{ origin, sizes: box.sizes }];
   if (low >= box.high || box.low >= high || low >= high) return [];
   const axes = [0, 1, 2, 3].filter((i) => box.sizes[i]! > 1);
-  const outer = axes.reduce((best, i) => (box.strides[i]! > box.strides[best]! ? i : best), axes[0]!);
-  const step = box.strides[outer]!;
-  const count = box.sizes[outer]!;
-  const inner = box.high - box.low - (count - 1) * step;
+  const outerAxis = axes.reduce((best, i) => (box.strides[i]! > box.strides[best]! ? i : best), axes[0]!);
+  const step = box.strides[outerAxis]!;
+  const count = box.sizes[outerAxis]!;
+  const innerExtent = box.high - box.low - (count - 1) * step;
   const first = Math.max(0, Math.ceil((low - box.low) / step));
-  const end = Math.min(count, Math.floor((high - box.low - inner) / step) + 1);
-  const parts: BoxRange[] =
-    end > first ? [{ origin: origin.with(outer, first), sizes: box.sizes.with(outer, end - first) }] : [];
-  const beside = end > first ? [first - 1, end] : [Math.floor((low - box.low) / step), first];
-  for (const slab of new Set(beside)) {
+  const end = Math.min(count, Math.floor((high - box.low - innerExtent) / step) + 1);
+  const ranges: BoxRange[] =
+    end > first ? [{ origin: origin.with(outerAxis, first), sizes: box.sizes.with(outerAxis, end - first) }] : [];
+  const adjacentIndices = end > first ? [first - 1, end] : [Math.floor((low - box.low) / step), first];
+  for (const slab of new Set(adjacentIndices)) {
     if (slab < 0 || slab >= count) continue;
-    const slabAt = { at: origin.with(outer, slab), sizes: box.sizes.with(outer, 1) };
+    const slabAt = { at: origin.with(outerAxis, slab), sizes: box.sizes.with(outerAxis, 1) };
     for (const { origin: at, sizes } of clipToRange(subBox(box, slabAt.at, slabAt.sizes), low, high)) {
-      parts.push({ origin: at.with(outer, slab), sizes });
+      ranges.push({ origin: at.with(outerAxis, slab), sizes });
     }
   }
-  return parts;
+  return ranges;
 }
 
 /** The parts of a box around the one at a place in it. */
 export function complement(sizes: readonly number[], excluded: BoxRange): BoxRange[] {
-  const parts: BoxRange[] = [];
-  let core: BoxRange = { origin, sizes };
+  const slabs: BoxRange[] = [];
+  let remaining: BoxRange = { origin, sizes };
   for (let axisIndex = 0; axisIndex < 4; axisIndex++) {
     const first = excluded.origin[axisIndex]!;
     const end = first + excluded.sizes[axisIndex]!;
-    if (first > 0) parts.push(sliceAxis(core, axisIndex, 0, first));
-    if (end < sizes[axisIndex]!) parts.push(sliceAxis(core, axisIndex, end, sizes[axisIndex]!));
-    core = sliceAxis(core, axisIndex, first, end);
+    if (first > 0) slabs.push(sliceAxis(remaining, axisIndex, 0, first));
+    if (end < sizes[axisIndex]!) slabs.push(sliceAxis(remaining, axisIndex, end, sizes[axisIndex]!));
+    remaining = sliceAxis(remaining, axisIndex, first, end);
   }
-  return parts;
+  return slabs;
 }
 
 // oxlint-disable-next-line max-params -- an axis and a range of it

@@ -2,7 +2,7 @@ import { type DType, reduceOps } from "@mosaic/core";
 import type { Quotient } from "../symmetry/quotient.ts";
 import type { TapeOp } from "../symbolic/tape.ts";
 import type { PostedBatch } from "./batch.ts";
-import { type Content, toContent, uninitialized, type Region } from "./content.ts";
+import { type Content, toContent, uninitializedContent, type Region } from "./content.ts";
 import { type CombineContext, reduceMessages } from "./entries.ts";
 import type { RankMemory } from "./rank-memory.ts";
 import type { Relabeling } from "./relabeling.ts";
@@ -21,7 +21,7 @@ export interface CollectiveMember {
   /** The place, in the representative's group, of the rank that the translation takes to member i. */
   index(i: number): number;
   /** The member that the translation takes the rank at a place of the representative's group to. */
-  member(place: number): number;
+  member(memberIndex: number): number;
 }
 
 /** A collective: its members by rank in the group, and those of them that are recorded ranks themselves, who take something. */
@@ -36,18 +36,19 @@ export function createMember(
   quotient: Quotient,
   rank: number,
   group: number,
-  own: Pick<CollectiveMember, "batch" | "memory" | "input">,
+  memberInput: Pick<CollectiveMember, "batch" | "memory" | "input">,
 ): CollectiveMember {
   const translation = quotient.classes.translationTo(rank);
-  if (own.batch.group === group && translation === 0) return { ...own, translation, index: (i) => i, member: (i) => i };
+  if (memberInput.batch.group === group && translation === 0)
+    return { ...memberInput, translation, index: (i) => i, member: (i) => i };
   const { classes } = quotient;
-  const back = classes.inverse(translation);
+  const inverse = classes.inverse(translation);
   return {
-    ...own,
+    ...memberInput,
     translation,
-    index: (i) => quotient.groupRank(own.batch.group, classes.apply(back, quotient.worldRank(group, i))),
-    member: (place) =>
-      quotient.groupRank(group, classes.apply(translation, quotient.worldRank(own.batch.group, place))),
+    index: (i) => quotient.groupRank(memberInput.batch.group, classes.apply(inverse, quotient.worldRank(group, i))),
+    member: (memberIndex) =>
+      quotient.groupRank(group, classes.apply(translation, quotient.worldRank(memberInput.batch.group, memberIndex))),
   };
 }
 
@@ -78,8 +79,8 @@ class CollectiveReplay {
   }
 
   run(): string | undefined {
-    const mixed = this.#dtypeMismatch();
-    if (mixed) return mixed;
+    const dtypeMismatch = this.#dtypeMismatch();
+    if (dtypeMismatch) return dtypeMismatch;
     switch (this.#op) {
       case "allGather":
         return this.#allGather();
@@ -99,33 +100,33 @@ class CollectiveReplay {
     const dtypeOf = ({ batch, memory }: CollectiveMember): DType | undefined =>
       batch.output < 0 ? undefined : memory.view(batch.output).dtype;
     const first = dtypeOf(this.#members[0]!);
-    const odd = this.#members.findIndex((member) => dtypeOf(member) !== first);
-    return odd < 0
+    const mismatch = this.#members.findIndex((member) => dtypeOf(member) !== first);
+    return mismatch < 0
       ? undefined
-      : `${this.#op}: dtype mismatch: group rank ${odd} has ${dtypeOf(this.#members[odd]!)}, group rank 0 has ${first}`;
+      : `${this.#op}: dtype mismatch: group rank ${mismatch} has ${dtypeOf(this.#members[mismatch]!)}, group rank 0 has ${first}`;
   }
 
   #allGather(): string | undefined {
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
-    let all: Content | undefined;
+    let content: Content | undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const wrong = batch.counts.findIndex((count, j) => count !== sizes[j]);
-      if (wrong >= 0)
-        return `allGather: group rank ${receiver} expects ${batch.counts[wrong]} elements from group rank ${wrong}, which sends ${sizes[wrong]}`;
+      const mismatch = batch.counts.findIndex((count, j) => count !== sizes[j]);
+      if (mismatch >= 0)
+        return `allGather: group rank ${receiver} expects ${batch.counts[mismatch]} elements from group rank ${mismatch}, which sends ${sizes[mismatch]}`;
       // All counts are right, so all members get the same.
-      all ??= this.#concatenated(sizes);
-      memory.receive(batch.output, all);
+      content ??= this.#concatenateInputs(sizes);
+      memory.receive(batch.output, content);
     }
     return undefined;
   }
 
   /** What all members send, one after the other. */
-  #concatenated(sizes: readonly number[]): Content {
+  #concatenateInputs(sizes: readonly number[]): Content {
     const regions: Region[] = [];
     let start = 0;
     for (const [j, size] of sizes.entries()) {
-      regions.push(...this.#inputOf(j).shifted(start));
+      regions.push(...this.#inputOf(j).shiftedRegions(start));
       start += size;
     }
     return toContent(regions);
@@ -148,14 +149,14 @@ class CollectiveReplay {
       const regions: Region[] = [];
       let start = 0;
       for (const [j, other] of this.#members.entries()) {
-        const place = other.index(receiver);
-        const theirs = other.batch.counts[place]!;
+        const memberIndex = other.index(receiver);
+        const sentCount = other.batch.counts[memberIndex]!;
         const count = batch.counts[size + j]!;
-        if (theirs !== count) {
-          return `allToAll: group rank ${receiver} expects ${count} elements from group rank ${j}, which sends ${theirs}`;
+        if (sentCount !== count) {
+          return `allToAll: group rank ${receiver} expects ${count} elements from group rank ${j}, which sends ${sentCount}`;
         }
-        const from = this.#offsetOf(other.batch, place);
-        regions.push(...this.#inputOf(j, from, from + count).shifted(start));
+        const from = this.#offsetOf(other.batch, memberIndex);
+        regions.push(...this.#inputOf(j, from, from + count).shiftedRegions(start));
         start += count;
       }
       memory.receive(batch.output, toContent(regions));
@@ -166,9 +167,9 @@ class CollectiveReplay {
   #broadcast(): string | undefined {
     const roots = this.#members.map((member) => member.member(member.batch.root));
     const [root] = roots as [number];
-    const odd = roots.findIndex((each) => each !== root);
-    if (odd >= 0)
-      return `broadcast: root mismatch: group rank ${odd} has root ${roots[odd]}, group rank 0 has root ${root}`;
+    const mismatch = roots.findIndex((each) => each !== root);
+    if (mismatch >= 0)
+      return `broadcast: root mismatch: group rank ${mismatch} has root ${roots[mismatch]}, group rank 0 has root ${root}`;
     const { batch: rooted, memory: rootMemory } = this.#members[root]!;
     const size = viewSize(rootMemory, rooted.output);
     for (const receiver of this.#receivers) {
@@ -185,14 +186,14 @@ class CollectiveReplay {
   #reduce(): string | undefined {
     const [{ batch: first, memory: firstMemory }] = this.#members as [CollectiveMember];
     const nameOf = (member: number): string | undefined => reduceOps[this.#members[member]!.batch.root];
-    const odd = this.#members.findIndex(({ batch }) => batch.root !== first.root);
-    if (odd >= 0)
-      return `${this.#op}: reduction mismatch: group rank ${odd} uses ${nameOf(odd)}, group rank 0 uses ${nameOf(0)}`;
+    const mismatch = this.#members.findIndex(({ batch }) => batch.root !== first.root);
+    if (mismatch >= 0)
+      return `${this.#op}: reduction mismatch: group rank ${mismatch} uses ${nameOf(mismatch)}, group rank 0 uses ${nameOf(0)}`;
     const size = viewSize(firstMemory, first.input);
     const sizes = this.#members.map(({ batch, memory }) => viewSize(memory, batch.input));
-    const other = sizes.findIndex((each) => each !== size);
-    if (other >= 0)
-      return `${this.#op}: size mismatch: group rank ${other} has ${sizes[other]} elements, group rank 0 has ${size}`;
+    const sizeMismatch = sizes.findIndex((each) => each !== size);
+    if (sizeMismatch >= 0)
+      return `${this.#op}: size mismatch: group rank ${sizeMismatch} has ${sizes[sizeMismatch]} elements, group rank 0 has ${size}`;
     return this.#op === "allReduce" ? this.#allReduce() : this.#reduceScatter();
   }
 
@@ -207,13 +208,13 @@ class CollectiveReplay {
   #reduceScatter(): string | undefined {
     const shares = this.#members.map(({ batch, memory }) => viewSize(memory, batch.output));
     // Where no rank is a translation of another, the sum is cut, not the terms.
-    const plain = this.#members.every(({ translation }) => translation === 0);
-    const whole = plain ? this.#sumTerms((j) => this.#inputOf(j)) : undefined;
+    const isUntranslated = this.#members.every(({ translation }) => translation === 0);
+    const sum = isUntranslated ? this.#sumTerms((j) => this.#inputOf(j)) : undefined;
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
-      const wrong = batch.counts.findIndex((count, j) => count !== shares[j]);
-      if (wrong >= 0) {
-        return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[wrong]} elements on group rank ${wrong}, which has ${shares[wrong]}`;
+      const mismatch = batch.counts.findIndex((count, j) => count !== shares[j]);
+      if (mismatch >= 0) {
+        return `reduceScatter: group rank ${receiver} expects an output of ${batch.counts[mismatch]} elements on group rank ${mismatch}, which has ${shares[mismatch]}`;
       }
       const share = (j: number): Content => {
         const other = this.#members[j]!;
@@ -221,7 +222,7 @@ class CollectiveReplay {
         return this.#inputOf(j, from, from + shares[receiver]!);
       };
       const from = this.#offsetOf(batch, receiver);
-      memory.receive(batch.output, whole?.range(from, from + shares[receiver]!) ?? this.#sumTerms(share));
+      memory.receive(batch.output, sum?.range(from, from + shares[receiver]!) ?? this.#sumTerms(share));
     }
     return undefined;
   }
@@ -233,7 +234,7 @@ class CollectiveReplay {
           this.#members.map((_, j) => term(j)),
           this.#context,
         )
-      : uninitialized;
+      : uninitializedContent;
   }
 
   #offsetOf(batch: PostedBatch, memberIndex: number): number {

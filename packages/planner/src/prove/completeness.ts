@@ -29,9 +29,9 @@ class DisjointTiles {
     const { lastSum, isDisjoint } = keys ? this.#sides.keys : this.#sides.queries;
     const sum = ++this.#sums;
     for (const id of ids) {
-      const number = keys ? tiles.keysOf(id) : tiles.queriesOf(id);
-      if (lastSum[number] === sum) return false;
-      lastSum[number] = sum;
+      const positionsId = keys ? tiles.keysOf(id) : tiles.queriesOf(id);
+      if (lastSum[positionsId] === sum) return false;
+      lastSum[positionsId] = sum;
     }
     return ids.length < 2 || isDisjoint();
   }
@@ -44,8 +44,8 @@ class DisjointnessCheck {
   readonly #context: VerifierContext;
   readonly #side: RowSide;
   readonly #spans: Span[] = [];
-  #compared = 0;
-  #disjoint = true;
+  #numCompared = 0;
+  #areDisjoint = true;
 
   constructor(context: VerifierContext, side: RowSide) {
     this.#context = context;
@@ -55,13 +55,13 @@ class DisjointnessCheck {
   /** Whether no two lists share a position. Compares only those that are new since the last call. */
   readonly isDisjoint = (): boolean => {
     const ids = this.#context.tiles.distinct[this.#side];
-    for (; this.#disjoint && this.#compared < ids.length; this.#compared++) {
-      const { sorted: spans } = this.#context.positions.byId(ids[this.#compared]!);
-      this.#disjoint =
-        this.#spans.length < MAX_SPANS && !spans.some((span) => this.#spans.some((known) => intersect(known, span)));
+    for (; this.#areDisjoint && this.#numCompared < ids.length; this.#numCompared++) {
+      const { sorted: spans } = this.#context.positions.byId(ids[this.#numCompared]!);
+      this.#areDisjoint =
+        this.#spans.length < MAX_SPANS && !spans.some((span) => this.#spans.some((other) => intersect(other, span)));
       this.#spans.push(...spans);
     }
-    return this.#disjoint;
+    return this.#areDisjoint;
   };
 }
 
@@ -84,7 +84,7 @@ export class SumCompleteness implements Completeness {
   readonly #disjointTiles: DisjointTiles;
   readonly #verdicts = new Map<number, CachedVerdict[]>();
   readonly #group: number;
-  readonly #all: Readonly<Record<RowSide, PositionSet>>;
+  readonly #allPositions: Readonly<Record<RowSide, PositionSet>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
   readonly #submasks = new Map<number, boolean>();
@@ -95,18 +95,18 @@ export class SumCompleteness implements Completeness {
     this.#context = context;
     this.#disjointTiles = new DisjointTiles(context);
     this.#group = options.numHeads / options.numKvHeads;
-    const whole = (length: number): PositionSet =>
+    const allPositions = (length: number): PositionSet =>
       positions.fromSpans(length > 0 ? [{ start: 0, length, step: 1 }] : []);
-    this.#all = { queries: whole(queries.length), keys: whole(keys.length) };
+    this.#allPositions = { queries: allPositions(queries.length), keys: allPositions(keys.length) };
     this.#mask = interned.maskId(slices);
   }
 
   verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
-    let known = this.#verdicts.get(sum);
-    if (!known) this.#verdicts.set(sum, (known = []));
-    for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
+    let cached = this.#verdicts.get(sum);
+    if (!cached) this.#verdicts.set(sum, (cached = []));
+    for (const entry of cached) if (entry.side === side && entry.rows === rows) return entry.verdict;
     const verdict = this.#evaluate({ tiles: this.#context.sums.tilesOf(sum), side, rows });
-    known.push({ side, rows, verdict });
+    cached.push({ side, rows, verdict });
     return verdict;
   }
 
@@ -117,11 +117,11 @@ export class SumCompleteness implements Completeness {
   #evaluate(query: CoverageQuery): Verdict {
     const { side, rows, tiles: ids } = query;
     const { tiles } = this.#context;
-    const foreign = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
-    if (foreign !== undefined) {
+    const outsideMask = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
+    if (outsideMask !== undefined) {
       return {
         kind: "data",
-        message: `${describeTile(tiles.at(foreign))} has a mask that is not a subset of the call's mask`,
+        message: `${describeTile(tiles.at(outsideMask))} has a mask that is not a subset of the call's mask`,
       };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
@@ -132,18 +132,18 @@ export class SumCompleteness implements Completeness {
       };
     }
     const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#group : 1);
-    let found = 0;
-    for (const id of ids) found += this.#pairsOfTile(id, side, rows);
-    if (found === expected) return undefined;
-    const missingPairs = expected - found;
+    let numPairs = 0;
+    for (const id of ids) numPairs += this.#pairsOfTile(id, side, rows);
+    if (numPairs === expected) return undefined;
+    const missingPairs = expected - numPairs;
     return { kind: "missing", message: describeMissing(this.#context, query, { missingPairs, mask: this.#mask }) };
   }
 
   #expectedPairs(rows: PositionSet, side: RowSide): number {
     const { visibility } = this.#context;
     return side === "queries"
-      ? visibility.pairs(rows, this.#all.keys, this.#mask)
-      : visibility.pairs(this.#all.queries, rows, this.#mask);
+      ? visibility.pairs(rows, this.#allPositions.keys, this.#mask)
+      : visibility.pairs(this.#allPositions.queries, rows, this.#mask);
   }
 
   /** Pairs of a tile in these rows, counted once for every query head of a KV head's group where rows are keys. */
@@ -152,8 +152,8 @@ export class SumCompleteness implements Completeness {
     const queries = side === "queries";
     const heads = queries ? 1 : tiles.headsOf(id);
     if ((queries ? tiles.queriesOf(id) : tiles.keysOf(id)) === rows.id) return heads * tiles.pairsOf(id);
-    const others = positions.byId(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
-    const [q, k] = queries ? [rows, others] : [others, rows];
+    const oppositePositions = positions.byId(queries ? tiles.keysOf(id) : tiles.queriesOf(id));
+    const [q, k] = queries ? [rows, oppositePositions] : [oppositePositions, rows];
     return heads * visibility.pairs(q, k, tiles.maskOf(id));
   }
 
@@ -167,13 +167,16 @@ export class SumCompleteness implements Completeness {
   }
 }
 
-function isSubmask({ masks }: InternPool, mask: number, whole: number): boolean {
-  const equal = (a: Slice, b: Slice): boolean =>
+function isSubmask({ masks }: InternPool, mask: number, fullMask: number): boolean {
+  const equalSlices = (a: Slice, b: Slice): boolean =>
     a.q0 === b.q0 && a.q1 === b.q1 && a.k0 === b.k0 && a.k1 === b.k1 && a.type === b.type;
-  return masks[mask]!.every((part) =>
-    masks[whole]!.some((slice) => {
-      const rows = clipQueries(slice, part.q0, part.q1);
-      return rows !== undefined && clipKeys(rows, part.k0, part.k1).some((cut) => equal(cut, part));
+  return masks[mask]!.every((partSlice) =>
+    masks[fullMask]!.some((slice) => {
+      const rows = clipQueries(slice, partSlice.q0, partSlice.q1);
+      return (
+        rows !== undefined &&
+        clipKeys(rows, partSlice.k0, partSlice.k1).some((clipped) => equalSlices(clipped, partSlice))
+      );
     }),
   );
 }
@@ -190,37 +193,37 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
   const spansOfTiles: TileSpan[] = query.tiles.flatMap((id) => {
     const tile = context.tiles.at(id);
     const { sorted: spans } = query.side === "queries" ? tile.k : tile.q;
-    const filled = spans.filter(({ length }) => length > 0);
-    return filled.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
+    const nonEmpty = spans.filter(({ length }) => length > 0);
+    return nonEmpty.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
   // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
-  let open: TileSpan[] = [];
+  let active: TileSpan[] = [];
   for (const next of spansOfTiles.toSorted((a, b) => a.span.start - b.span.start)) {
-    open = open.filter(({ end }) => end > next.span.start);
-    const duplicate = open.find((other) => overlapInPairs(context, query, other, next));
+    active = active.filter(({ end }) => end > next.span.start);
+    const duplicate = active.find((other) => shareComputedPairs(context, query, other, next));
     if (duplicate) return [duplicate.id, next.id];
-    open.push(next);
+    active.push(next);
   }
   return undefined;
 }
 
 /** Whether two tiles compute some pair of the sum's rows and the positions that these spans share. */
 // oxlint-disable-next-line max-params -- of what sum, and what with what
-function overlapInPairs(
+function shareComputedPairs(
   { record, positions, visibility }: VerifierContext,
   { side, rows }: CoverageQuery,
   a: TileSpan,
   b: TileSpan,
 ): boolean {
   const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
-  const common = heads ? commonPositions(a.span, b.span) : undefined;
-  if (!common) return false;
-  const others = positions.fromSpans([common]);
+  const commonSpan = heads ? commonPositions(a.span, b.span) : undefined;
+  if (!commonSpan) return false;
+  const others = positions.fromSpans([commonSpan]);
   const [q, k] = side === "queries" ? [rows, others] : [others, rows];
   if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
   if (a.tile.mask === b.tile.mask) return true;
   const { masks } = record.interned;
-  return masks[a.tile.mask]!.some((one) => masks[b.tile.mask]!.some((two) => slicesOverlap(one, two)));
+  return masks[a.tile.mask]!.some((sliceA) => masks[b.tile.mask]!.some((sliceB) => slicesOverlap(sliceA, sliceB)));
 }
 
 /** Names the shards whose pairs with some rows are missing. */
@@ -231,21 +234,21 @@ function describeMissing(
 ): string {
   const { record, tiles, relabeling } = context;
   const { side } = query;
-  const other = side === "queries" ? "keys" : "queries";
+  const otherSide = side === "queries" ? "keys" : "queries";
   const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
-  const shards = relabeling.shards[other];
+  const shards = relabeling.shards[otherSide];
   const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
   const missing = spans.filter((span) => {
-    let found = 0;
+    let numFound = 0;
     for (const id of query.tiles) {
-      const own = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
-      const common = own.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
-      found += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, common, tiles.maskOf(id));
+      const tileSpans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
+      const common = tileSpans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
+      numFound += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, common, tiles.maskOf(id));
     }
-    return found < group * countPairs(context, query, [span], mask);
+    return numFound < group * countPairs(context, query, [span], mask);
   });
   const rows = formatPositions(query.rows.spans);
-  return `${side} ${rows}, ${other} ${formatPositions(missing)}: ${missingPairs} visible pairs are missing`;
+  return `${side} ${rows}, ${otherSide} ${formatPositions(missing)}: ${missingPairs} visible pairs are missing`;
 }
 
 // oxlint-disable-next-line max-params -- of what sum, and what with what
@@ -255,7 +258,9 @@ function countPairs(
   others: readonly Span[],
   mask: number,
 ): number {
-  const all = positions.fromSpans(others);
-  const { side, rows } = query as { side: RowSide; rows: typeof all };
-  return side === "queries" ? visibility.pairs(rows, all, mask) : visibility.pairs(all, rows, mask);
+  const countedPositions = positions.fromSpans(others);
+  const { side, rows } = query as { side: RowSide; rows: typeof countedPositions };
+  return side === "queries"
+    ? visibility.pairs(rows, countedPositions, mask)
+    : visibility.pairs(countedPositions, rows, mask);
 }

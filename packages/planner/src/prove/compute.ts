@@ -46,7 +46,7 @@ const axisPermutations: readonly (readonly number[])[] = permutations([0, 1, 2, 
 
 function permutations(axes: readonly number[]): number[][] {
   if (axes.length === 0) return [[]];
-  return axes.flatMap((axis, i) => permutations(axes.toSpliced(i, 1)).map((rest) => [axis, ...rest]));
+  return axes.flatMap((axis, i) => permutations(axes.toSpliced(i, 1)).map((tail) => [axis, ...tail]));
 }
 
 /**
@@ -77,7 +77,7 @@ export class ComputeReplay {
 
   /** The phase, and how many tiles were computed in it. */
   get location(): string {
-    return `${this.#operands.phase}, after tile ${this.#operands.number}`;
+    return `${this.#operands.phase}, after tile ${this.#operands.tileNumber}`;
   }
 
   get phase(): string {
@@ -86,7 +86,7 @@ export class ComputeReplay {
 
   begin(phase: string): void {
     this.#operands.phase = phase;
-    this.#operands.number = 0;
+    this.#operands.tileNumber = 0;
   }
 
   attend(event: TapeReader): void {
@@ -114,11 +114,11 @@ export class ComputeReplay {
   /** into ← into and from, which are out and lse of the same queries over other keys. */
   merge(event: TapeReader): void {
     if (this.#sinks.merge(event, this.#operands)) return;
-    for (const [i, what] of (["out", "lse"] as const).entries()) {
-      if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], what)) continue;
+    for (const [i, operand] of (["out", "lse"] as const).entries()) {
+      if (this.#combine(event.arg(i), [event.arg(i), event.arg(i + 2)], operand)) continue;
       this.#operands.reportViolation(
         "data",
-        `rank ${this.#operands.rank}, ${this.location}: merge: the ${what} operands belong to different queries`,
+        `rank ${this.#operands.rank}, ${this.location}: merge: the ${operand} operands belong to different queries`,
       );
     }
   }
@@ -134,12 +134,13 @@ export class ComputeReplay {
     const { box } = this.#memory.view(out).layout;
     const from = this.#memory.view(x).layout.box;
     if (this.#sinks.copy(out, x)) return;
-    const same = box.sizes.every((size, i) => size === from.sizes[i]);
-    const only = same ? this.#memory.singleRegion(x) : undefined;
-    if (only) this.#memory.writeSingle(out, only.value, only.rows);
-    else if (same && this.#memory.isDense(out) && this.#memory.isDense(x))
+    const hasSameShape = box.sizes.every((size, i) => size === from.sizes[i]);
+    const region = hasSameShape ? this.#memory.singleRegion(x) : undefined;
+    if (region) this.#memory.writeSingle(out, region.value, region.rows);
+    else if (hasSameShape && this.#memory.isDense(out) && this.#memory.isDense(x))
       this.#memory.receive(out, this.#memory.message(x));
-    else if (!same || !this.#copyPermuted(out, x)) this.#memory.write(out, same ? this.#memory.read(x).entries : []);
+    else if (!hasSameShape || !this.#copyPermuted(out, x))
+      this.#memory.write(out, hasSameShape ? this.#memory.read(x).entries : []);
   }
 
   /** A copy through views whose axes are in some other order, as on the way to a message. */
@@ -175,41 +176,41 @@ export class ComputeReplay {
   /** Adds a tile to all rows of an accumulator. What was filled with zeros gets its rows here. */
   #accumulate(tile: number, view: number, name: SumName, expected: Rows): void {
     const { sums, initialValues } = this.#context;
-    const only = this.#memory.singleRegion(view);
-    const sum = only ? sumNumber(only.value, name, initialValues) : undefined;
-    const { parts } = this.#operands;
+    const region = this.#memory.singleRegion(view);
+    const sum = region ? sumNumber(region.value, name, initialValues) : undefined;
+    const { splitTiles: parts } = this.#operands;
     if (
       !parts &&
-      only &&
+      region &&
       sum !== undefined &&
-      (only.rows === expected || isFill(only.value) || hasRows(only, expected))
+      (region.rows === expected || isFill(region.value) || hasRows(region, expected))
     ) {
       this.#memory.writeSingle(view, encodeValue(name, sums.add(sum, tile)), expected);
       return;
     }
     const read = this.#memory.read(view);
-    const problem = read.isComplete
-      ? read.entries.map((entry) => this.#mismatchOf(entry, name, expected)).find((text) => text !== undefined)
+    const mismatch = read.isComplete
+      ? read.entries.map((entry) => this.#describeMismatch(entry, name, expected)).find((text) => text !== undefined)
       : `${name} is not fully initialized`;
-    if (problem) {
-      this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
+    if (mismatch) {
+      this.#operands.reportViolation("data", `${this.#operands.text}: ${mismatch}`);
       return;
     }
-    const added = (entry: ContentEntry, of: number): ContentEntry => {
+    const addTileTo = (entry: ContentEntry, of: number): ContentEntry => {
       const value = encodeValue(name, sums.add(sumNumber(entry.value, name, initialValues)!, of));
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
     const heads = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
     const entries = parts
       ? parts.flatMap((part, i) =>
-          read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => added(each, part))),
+          read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => addTileTo(each, part))),
         )
-      : read.entries.map((entry) => added(entry, tile));
+      : read.entries.map((entry) => addTileTo(entry, tile));
     this.#memory.write(view, entries);
   }
 
   /** What is wrong with part of an accumulator, if anything. */
-  #mismatchOf(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
+  #describeMismatch(entry: ContentEntry, name: SumName, expected: Rows): string | undefined {
     const { initialValues, record } = this.#context;
     if (sumNumber(entry.value, name, initialValues) === undefined)
       return `${name} holds ${describeValue(entry.value, record.interned)}`;
@@ -220,37 +221,41 @@ export class ComputeReplay {
   /** out and lse must have seen the same keys. */
   #checkOutMatchesLse(out: number, lse: number): void {
     const { sums } = this.#context;
-    const [one, two] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
-    if (one && two) {
-      if (sums.areEqual(decodePayload(one.value), decodePayload(two.value))) return;
+    const [outRegion, lseRegion] = [this.#memory.singleRegion(out), this.#memory.singleRegion(lse)];
+    if (outRegion && lseRegion) {
+      if (sums.areEqualSums(decodePayload(outRegion.value), decodePayload(lseRegion.value))) return;
     } else {
-      let same = true;
+      let areConsistent = true;
       for (const [a, b] of intersectEntries(this.#memory.read(out), this.#memory.read(lse), false)) {
-        same &&= sums.areEqual(decodePayload(a.value), decodePayload(b.value));
+        areConsistent &&= sums.areEqualSums(decodePayload(a.value), decodePayload(b.value));
       }
-      if (same) return;
+      if (areConsistent) return;
     }
     this.#operands.reportViolation("data", `${this.#operands.text}: out and lse were computed over different keys`);
   }
 
   /** lse must be that of all keys, and delta belong to it. */
   #checkStatistics(lse: number, delta: number, queries: Rows): boolean {
-    const [one, two] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
-    if (one && two && one.rows === queries && two.rows === queries) {
-      const [sum, other] = [decodePayload(one.value), decodePayload(two.value)];
-      if (decodeKind(one.value) === "lse" && isDelta(two.value) && this.#context.sums.areEqual(sum, other)) {
-        this.#checkComplete(sum, queries.positions);
+    const [lseRegion, deltaRegion] = [this.#memory.singleRegion(lse), this.#memory.singleRegion(delta)];
+    if (lseRegion && deltaRegion && lseRegion.rows === queries && deltaRegion.rows === queries) {
+      const [lseSum, deltaSum] = [decodePayload(lseRegion.value), decodePayload(deltaRegion.value)];
+      if (
+        decodeKind(lseRegion.value) === "lse" &&
+        isDelta(deltaRegion.value) &&
+        this.#context.sums.areEqualSums(lseSum, deltaSum)
+      ) {
+        this.#checkComplete(lseSum, queries.positions);
         return true;
       }
     }
     const statistics = [queries, lse, delta, this.#memory.content(lse), this.#memory.content(delta)];
     if (statistics.every((each, i) => each === this.#lastStatistics[i])) return true;
     const [a, b] = [this.#memory.read(lse), this.#memory.read(delta)];
-    let problem = a.isComplete && b.isComplete ? undefined : "lse or delta is not fully initialized";
-    for (const [x, y] of intersectEntries(a, b, false)) problem ??= this.#statisticsMismatch(x, y, queries);
-    if (problem) this.#operands.reportViolation("data", `${this.#operands.text}: ${problem}`);
+    let mismatch = a.isComplete && b.isComplete ? undefined : "lse or delta is not fully initialized";
+    for (const [x, y] of intersectEntries(a, b, false)) mismatch ??= this.#statisticsMismatch(x, y, queries);
+    if (mismatch) this.#operands.reportViolation("data", `${this.#operands.text}: ${mismatch}`);
     else this.#lastStatistics = statistics;
-    return problem === undefined;
+    return mismatch === undefined;
   }
 
   #statisticsMismatch(lse: ContentEntry, delta: ContentEntry, queries: Rows): string | undefined {
@@ -263,7 +268,7 @@ export class ComputeReplay {
       return `lse holds ${describeValue(lse.value, record.interned)}, delta holds ${describeValue(delta.value, record.interned)}`;
     }
     if (!hasRows(lse, queries) || !hasRows(delta, queries)) return "lse or delta belongs to different queries";
-    if (!sums.areEqual(decodePayload(lse.value), decodePayload(delta.value)))
+    if (!sums.areEqualSums(decodePayload(lse.value), decodePayload(delta.value)))
       return "delta and lse belong to different outputs";
     this.#checkComplete(decodePayload(lse.value), lse.rows.positions);
     return undefined;
@@ -282,9 +287,9 @@ export class ComputeReplay {
   /** Writes both together, box by box; false, and nothing written, if they do not belong together. */
   #combine(out: number, [a, b]: readonly [number, number], mode: CombineMode): boolean {
     if (mode === "add" && this.#addDense(out, a, b)) return true;
-    const [one, two] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
-    if (one && two) {
-      const combined = combine(one, two, mode, this.#context);
+    const [regionA, regionB] = [this.#memory.singleRegion(a), this.#memory.singleRegion(b)];
+    if (regionA && regionB) {
+      const combined = combine(regionA, regionB, mode, this.#context);
       if (combined) this.#memory.writeSingle(out, combined.value, combined.rows);
       return combined !== undefined;
     }
@@ -308,14 +313,14 @@ export class ComputeReplay {
     const memory = this.#memory;
     if (!memory.isDense(out) || !memory.isDense(a) || !memory.isDense(b)) return false;
     const sum = reduceMessages([memory.message(a), memory.message(b)], this.#context);
-    if (sizeOf(sum) < memory.size(a)) return false;
+    if (countElements(sum) < memory.size(a)) return false;
     memory.receive(out, sum);
     return true;
   }
 }
 
 /** Elements that are known. */
-function sizeOf({ regions }: Content): number {
+function countElements({ regions }: Content): number {
   let size = 0;
   for (const { box } of regions) size += volume(box.sizes);
   return size;
@@ -323,12 +328,14 @@ function sizeOf({ regions }: Content): number {
 
 /** What of an entry belongs to some heads of the view. */
 function selectHeads(entry: ContentEntry, first: number, count: number): ContentEntry[] {
-  const begin = Math.max(first, entry.origin[1]!);
+  const firstHead = Math.max(first, entry.origin[1]!);
   const end = Math.min(first + count, entry.origin[1]! + entry.sizes[1]!);
-  if (begin >= end) return [];
-  const sizes = entry.sizes.with(1, end - begin);
-  const within = origin.with(1, begin - entry.origin[1]!);
-  return [{ value: entry.value, rows: shiftRows(entry, within, sizes), origin: entry.origin.with(1, begin), sizes }];
+  if (firstHead >= end) return [];
+  const sizes = entry.sizes.with(1, end - firstHead);
+  const offset = origin.with(1, firstHead - entry.origin[1]!);
+  return [
+    { value: entry.value, rows: shiftRows(entry, offset, sizes), origin: entry.origin.with(1, firstHead), sizes },
+  ];
 }
 
 function toEntry({ value, rows, origin, sizes }: ContentEntry): ContentEntry {

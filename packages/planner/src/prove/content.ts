@@ -2,9 +2,9 @@ import type { Box, StridedLayout } from "../symbolic/strided-layout.ts";
 import {
   complement,
   createBox,
-  differInStrides,
+  haveDifferentStrides,
   isDense,
-  areEqualBoxes,
+  equalBoxes,
   origin,
   originIn,
   type BoxRange,
@@ -49,7 +49,7 @@ export interface Content {
   /** What a range of elements holds, counted from its first: what a message carries. */
   range(low: number, high: number): Content;
   /** This, further on by some elements. */
-  shifted(by: number): readonly Region[];
+  shiftedRegions(by: number): readonly Region[];
   /** A message in the place of what a dense view showed; `size` is that of the storage. */
   receive(layout: StridedLayout, message: Content, size: number): Content;
 }
@@ -107,11 +107,11 @@ export class Region implements ContentEntry, ReadResult, Content {
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
-    return areEqualBoxes(this.box, layout.box) ? this : undefined;
+    return equalBoxes(this.box, layout.box) ? this : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    return areEqualBoxes(this.box, layout.box) ? this : readRegions(layout, [this]);
+    return equalBoxes(this.box, layout.box) ? this : readRegions(layout, [this]);
   }
 
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
@@ -132,13 +132,14 @@ export class Region implements ContentEntry, ReadResult, Content {
     if (first < 0 || count <= 0 || high > box.high || !Number.isInteger(first) || !Number.isInteger(count))
       return undefined;
     if (box.strides[2] !== width || !isDense(box)) return undefined;
-    const [batches, heads, all, columns] = box.sizes as [number, number, number, number];
-    const sizes = all === count ? box.sizes : [batches, heads, count, columns];
-    const part = all === count || isFill(value) ? rows : { ...rows, positions: rows.positions.part(first, count) };
-    return new Region(value, part, { offset: at, sizes, strides: box.strides, low: at, high: at + high - low });
+    const [batches, heads, positionCount, columns] = box.sizes as [number, number, number, number];
+    const sizes = positionCount === count ? box.sizes : [batches, heads, count, columns];
+    const rowsRange =
+      positionCount === count || isFill(value) ? rows : { ...rows, positions: rows.positions.part(first, count) };
+    return new Region(value, rowsRange, { offset: at, sizes, strides: box.strides, low: at, high: at + high - low });
   }
 
-  shifted(by: number): readonly Region[] {
+  shiftedRegions(by: number): readonly Region[] {
     return [this.shiftedBy(by)];
   }
 
@@ -160,8 +161,8 @@ export function shiftRows(
   sizes: readonly number[],
 ): Rows {
   if (isFill(value)) return rows;
-  const begins = at[0] === 0 && at[1] === 0 && at[2] === 0 && at[3] === 0;
-  if (begins && sizes[2] === rows.positions.length) return rows;
+  const isAtOrigin = at[0] === 0 && at[1] === 0 && at[2] === 0 && at[3] === 0;
+  if (isAtOrigin && sizes[2] === rows.positions.length) return rows;
   return {
     batch: rows.batch + at[0]!,
     head: rows.head + at[1]!,
@@ -181,31 +182,31 @@ function areOrdered(regions: readonly Region[]): boolean {
 /** Several, or none. */
 class Regions implements Content {
   readonly regions: readonly Region[];
-  #ordered: boolean | undefined;
+  #cachedIsOrdered: boolean | undefined;
   #last: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
-  #reads: Map<StridedLayout, ReadResult> | undefined;
+  #readCache: Map<StridedLayout, ReadResult> | undefined;
 
   constructor(regions: readonly Region[]) {
     this.regions = regions;
   }
 
   singleRegion(layout: StridedLayout): Region | undefined {
-    const found = this.#find(layout);
-    if (found >= 0) return this.regions[found];
+    const index = this.#find(layout);
+    if (index >= 0) return this.regions[index];
     if (this.regions.length < 2) return undefined;
     const read = this.read(layout);
     return read instanceof Region ? read : undefined;
   }
 
   read(layout: StridedLayout): ReadResult {
-    const found = this.#find(layout);
-    if (found >= 0) return this.regions[found]!;
+    const index = this.#find(layout);
+    if (index >= 0) return this.regions[index]!;
     if (this.#last?.layout === layout) return this.#last.read;
-    let read = this.#reads?.get(layout);
+    let read = this.#readCache?.get(layout);
     if (!read) {
       read = readRegions(layout, this.#regionsNear(layout.low, layout.high));
       // Most are read through one view only, and need no map.
-      if (this.#last) this.#reads = (this.#reads ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
+      if (this.#last) this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
       else this.#last = { layout, read };
     }
     return read;
@@ -213,24 +214,24 @@ class Regions implements Content {
 
   write(layout: StridedLayout, entries: readonly ContentEntry[]): Content {
     if (layout.size === 0) return this;
-    const made = entries.map((entry) => toRegion(layout, entry));
-    const found = this.#find(layout);
-    if (found < 0) return toContent([...this.#regionsOutside(layout), ...made]);
-    if (made.length === 1) return toContent(this.regions.with(found, made[0]!));
-    return toContent([...this.regions.slice(0, found), ...this.regions.slice(found + 1), ...made]);
+    const written = entries.map((entry) => toRegion(layout, entry));
+    const index = this.#find(layout);
+    if (index < 0) return toContent([...this.#regionsOutside(layout), ...written]);
+    if (written.length === 1) return toContent(this.regions.with(index, written[0]!));
+    return toContent([...this.regions.slice(0, index), ...this.regions.slice(index + 1), ...written]);
   }
 
   range(low: number, high: number): Content {
     if (low === 0 && this.#endsBy(high)) return this;
-    const near = this.#regionsNear(low, high);
-    const whole = near.length === 1 ? near[0]!.rowRange(low, high, 0) : undefined;
-    if (whole) return whole;
-    const inside: Region[] = [];
-    for (const region of near) {
+    const nearRegions = this.#regionsNear(low, high);
+    const rows = nearRegions.length === 1 ? nearRegions[0]!.rowRange(low, high, 0) : undefined;
+    if (rows) return rows;
+    const clipped: Region[] = [];
+    for (const region of nearRegions) {
       if (region.box.low >= high || low >= region.box.high) continue;
-      for (const part of clipToRange(region.box, low, high)) inside.push(region.part(part).shiftedBy(-low));
+      for (const range of clipToRange(region.box, low, high)) clipped.push(region.part(range).shiftedBy(-low));
     }
-    return toContent(inside);
+    return toContent(clipped);
   }
 
   #endsBy(high: number): boolean {
@@ -238,16 +239,16 @@ class Regions implements Content {
     return true;
   }
 
-  shifted(by: number): readonly Region[] {
+  shiftedRegions(by: number): readonly Region[] {
     return by === 0 ? this.regions : this.regions.map((region) => region.shiftedBy(by));
   }
 
   receive(layout: StridedLayout, message: Content, size: number): Content {
     if (layout.offset === 0 && layout.size === size) return message;
-    const outside = this.#regionsOutside(layout);
-    return outside.length === 0 && layout.offset === 0
+    const remaining = this.#regionsOutside(layout);
+    return remaining.length === 0 && layout.offset === 0
       ? message
-      : toContent([...outside, ...message.shifted(layout.offset)]);
+      : toContent([...remaining, ...message.shiftedRegions(layout.offset)]);
   }
 
   /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
@@ -256,8 +257,8 @@ class Regions implements Content {
     const first = ordered ? this.#firstEndingAfter(box.low) : 0;
     const end = ordered ? Math.min(first + 1, this.regions.length) : this.regions.length;
     for (let i = first; i < end; i++) {
-      const other = this.regions[i]!.box;
-      if (other.offset === box.offset && areEqualBoxes(other, box)) return i;
+      const regionBox = this.regions[i]!.box;
+      if (regionBox.offset === box.offset && equalBoxes(regionBox, box)) return i;
     }
     return -1;
   }
@@ -284,7 +285,7 @@ class Regions implements Content {
 
   /** Whether there are many, one behind the other, so that a search finds one sooner than a walk. */
   #isOrdered(): boolean {
-    return (this.#ordered ??= this.regions.length > MAX_LINEAR_SEARCH && areOrdered(this.regions));
+    return (this.#cachedIsOrdered ??= this.regions.length > MAX_LINEAR_SEARCH && areOrdered(this.regions));
   }
 
   #regionsOutside(layout: StridedLayout): readonly Region[] {
@@ -294,30 +295,30 @@ class Regions implements Content {
     let end = first;
     while (end < this.regions.length && this.regions[end]!.box.low < layout.high) end++;
     if (first === end) return this.regions;
-    const left = this.#subtractLayout(this.regions.slice(first, end), layout);
-    return [...this.regions.slice(0, first), ...left, ...this.regions.slice(end)];
+    const remaining = this.#subtractLayout(this.regions.slice(first, end), layout);
+    return [...this.regions.slice(0, first), ...remaining, ...this.regions.slice(end)];
   }
 
   #subtractLayout(regions: readonly Region[], layout: StridedLayout): readonly Region[] {
-    const covered = layout.high - layout.low === layout.size;
+    const isContiguous = layout.high - layout.low === layout.size;
     const isInside = ({ box: { low, high } }: Region): boolean => layout.low <= low && high <= layout.high;
-    if (covered && regions.every(isInside)) return noRegions;
+    if (isContiguous && regions.every(isInside)) return noRegions;
     // Messages mostly come to where nothing is yet.
     if (regions.every(({ box: { low, high } }) => layout.low >= high || low >= layout.high)) return regions;
-    const outside: Region[] = [];
-    let left = layout.size;
+    const remaining: Region[] = [];
+    let elementsLeft = layout.size;
     for (const region of regions) {
-      if (left > 0) left -= addRemainder(outside, region, layout);
-      else outside.push(region);
+      if (elementsLeft > 0) elementsLeft -= addRemainder(remaining, region, layout);
+      else remaining.push(region);
     }
-    return outside;
+    return remaining;
   }
 }
 
 const noRegions: readonly Region[] = [];
 
 /** Memory that was never written. */
-export const uninitialized: Content = new Regions(noRegions);
+export const uninitializedContent: Content = new Regions(noRegions);
 
 function toRegion({ box }: StridedLayout, { value, rows, origin, sizes }: ContentEntry): Region {
   return new Region(value, rows, subBox(box, origin, sizes));
@@ -325,19 +326,19 @@ function toRegion({ box }: StridedLayout, { value, rows, origin, sizes }: Conten
 
 function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadResult {
   const entries: ContentEntry[] = [];
-  let known = 0;
+  let numElements = 0;
   // Regions are apart: once all of the view is known, no other shows in it.
-  for (let i = 0; i < regions.length && known < layout.size; i++) {
+  for (let i = 0; i < regions.length && numElements < layout.size; i++) {
     const entry = visibleEntry(layout, regions[i]!);
     if (!entry) continue;
     entries.push(entry);
-    known += volume(entry.sizes);
+    numElements += volume(entry.sizes);
   }
-  const isComplete = known === layout.size;
-  const joined = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
-  const [only] = joined;
-  if (isComplete && joined.length === 1) return new Region(only!.value, only!.rows, layout.box);
-  return { entries: joined, isComplete };
+  const isComplete = numElements === layout.size;
+  const joinedEntries = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
+  const [singleEntry] = joinedEntries;
+  if (isComplete && joinedEntries.length === 1) return new Region(singleEntry!.value, singleEntry!.rows, layout.box);
+  return { entries: joinedEntries, isComplete };
 }
 
 /** Rows of an input that were put together again from several ranks' become one. */
@@ -347,15 +348,15 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
   const sorted = entries.toSorted((a, b) => a.origin[2]! - b.origin[2]!);
   let next = 0;
   for (const { value, rows, origin: at, sizes } of sorted) {
-    const alike = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
-    const whole = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
-    const wide = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
-    if (!alike || !whole || !wide || at[2] !== next) return entries;
+    const haveSameRows = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
+    const startAtOrigin = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
+    const haveSameSizes = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
+    if (!haveSameRows || !startAtOrigin || !haveSameSizes || at[2] !== next) return entries;
     next += sizes[2]!;
   }
   if (next !== count) return entries;
-  const parts = sorted.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
-  const rows = { ...sorted[0]!.rows, positions: PositionSet.concatenate(parts) };
+  const ranges = sorted.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
+  const rows = { ...sorted[0]!.rows, positions: PositionSet.concatenate(ranges) };
   return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
 }
 
@@ -364,18 +365,18 @@ function visibleEntry(layout: StridedLayout, region: Region): ContentEntry | und
   const { value, rows, box } = region;
   if (layout.low >= box.high || box.low >= layout.high) return undefined;
   const { sizes } = layout.box;
-  if (areEqualBoxes(layout.box, box)) return { value, rows, origin, sizes };
+  if (equalBoxes(layout.box, box)) return { value, rows, origin, sizes };
   if (isFill(value) && isDense(box) && layout.low >= box.low && layout.high <= box.high) {
     return { value, rows, origin, sizes };
   }
   const from = originIn(layout.box, box);
   if (!from) return undefined;
-  const shared = intersect(layout.box, box, from);
+  const intersection = intersect(layout.box, box, from);
   return {
     value,
-    rows: shiftRows(region, shared.originInSecond, shared.sizes),
-    origin: shared.originInFirst,
-    sizes: shared.sizes,
+    rows: shiftRows(region, intersection.originInSecond, intersection.sizes),
+    origin: intersection.originInFirst,
+    sizes: intersection.sizes,
   };
 }
 
@@ -384,9 +385,13 @@ function joinColumns(entries: ContentEntry[], columns: number): ContentEntry[] {
   if (entries.every(({ sizes }) => sizes[3] === columns)) return entries;
   const result: ContentEntry[] = [];
   for (const entry of entries.toSorted((a, b) => a.origin[3]! - b.origin[3]!)) {
-    const left = result.findIndex((other) => isAdjacentColumns(other, entry));
-    if (left < 0) result.push(entry);
-    else result[left] = { ...result[left]!, sizes: entry.sizes.with(3, result[left]!.sizes[3]! + entry.sizes[3]!) };
+    const leftIndex = result.findIndex((other) => isAdjacentColumns(other, entry));
+    if (leftIndex < 0) result.push(entry);
+    else
+      result[leftIndex] = {
+        ...result[leftIndex]!,
+        sizes: entry.sizes.with(3, result[leftIndex]!.sizes[3]! + entry.sizes[3]!),
+      };
   }
   return result;
 }
@@ -404,25 +409,25 @@ function isAdjacentColumns(a: ContentEntry, b: ContentEntry): boolean {
  * Adds what is left of a region outside a view: nothing when they overlap in a way that no box describes. Returns how many
  * elements of the view were known to be the region's.
  */
-function addRemainder(outside: Region[], region: Region, layout: StridedLayout): number {
+function addRemainder(remaining: Region[], region: Region, layout: StridedLayout): number {
   const { box } = region;
   if (layout.low >= box.high || box.low >= layout.high) {
-    outside.push(region);
+    remaining.push(region);
     return 0;
   }
-  const dense = layout.high - layout.low === layout.size;
-  if (dense && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
-  if (dense && isDense(box)) {
-    for (const part of clipToRange(box, box.low, layout.low)) outside.push(region.part(part));
-    for (const part of clipToRange(box, layout.high, box.high)) outside.push(region.part(part));
+  const isContiguous = layout.high - layout.low === layout.size;
+  if (isContiguous && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
+  if (isContiguous && isDense(box)) {
+    for (const range of clipToRange(box, box.low, layout.low)) remaining.push(region.part(range));
+    for (const range of clipToRange(box, layout.high, box.high)) remaining.push(region.part(range));
     return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
   }
   const from = originIn(layout.box, box);
   if (from) {
     const { originInSecond, sizes } = intersect(layout.box, box, from);
-    for (const part of complement(box.sizes, { origin: originInSecond, sizes })) outside.push(region.part(part));
+    for (const range of complement(box.sizes, { origin: originInSecond, sizes })) remaining.push(region.part(range));
     return volume(sizes);
   }
-  if (!differInStrides(layout.box, box)) outside.push(region);
+  if (!haveDifferentStrides(layout.box, box)) remaining.push(region);
   return 0;
 }

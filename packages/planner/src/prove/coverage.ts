@@ -37,14 +37,14 @@ export class Coverage implements Completeness {
     const origin = sums.origin(sum);
     if (this.#scope === "class" && origin.translation > 0) {
       // The query is for all ranks of the class, so for the one whose sum it is a translation of.
-      const back = relabeling.translations.inverse(origin.translation);
-      return this.verdictOf(origin.sum, side, relabeling.positions(rows, side, back));
+      const inverse = relabeling.translations.inverse(origin.translation);
+      return this.verdictOf(origin.sum, side, relabeling.positions(rows, side, inverse));
     }
-    let known = this.#verdicts.get(sum);
-    if (!known) this.#verdicts.set(sum, (known = []));
-    for (const each of known) if (each.side === side && each.rows === rows) return each.verdict;
+    let cached = this.#verdicts.get(sum);
+    if (!cached) this.#verdicts.set(sum, (cached = []));
+    for (const entry of cached) if (entry.side === side && entry.rows === rows) return entry.verdict;
     const verdict = this.#evaluate(sums.addendsOf(sum), side, rows);
-    known.push({ side, rows, verdict });
+    cached.push({ side, rows, verdict });
     return verdict;
   }
 
@@ -52,19 +52,19 @@ export class Coverage implements Completeness {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
     // Of whole shards that none of this rank's sees, no other rank of the class sees any.
-    const whole =
+    const coversWholeShards =
       this.#areWholeShards(this.#segmentsOf(queries, "queries"), "queries") &&
       this.#areWholeShards(this.#segmentsOf(keys, "keys"), "keys");
-    return !whole || mask !== this.#mask;
+    return !coversWholeShards || mask !== this.#mask;
   }
 
   #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
     const { tiles } = this.#context;
-    const whole = addends.every(({ tile }) => tiles.maskOf(tile) === this.#mask);
-    const irregular = whole ? this.#rowsNotCoveredOnce(addends, side) : [];
-    if (whole && irregular.length === 0) return undefined;
-    const own = this.#anyVisible(rows, side, irregular, 0);
-    if (own || !whole) {
+    const hasFullMask = addends.every(({ tile }) => tiles.maskOf(tile) === this.#mask);
+    const irregular = hasFullMask ? this.#rowsNotCoveredOnce(addends, side) : [];
+    if (hasFullMask && irregular.length === 0) return undefined;
+    const isVisible = this.#hasVisiblePair(rows, side, irregular, 0);
+    if (isVisible || !hasFullMask) {
       const verdict = this.#materializedVerdict(addends, side, rows);
       if (verdict || this.#scope === "rank") return verdict;
       return {
@@ -104,25 +104,25 @@ export class Coverage implements Completeness {
 
   #segmentsNotCoveredOnce(addends: readonly Addend[], side: RowSide, shards: Shards): Segment[] {
     const { tiles, positions, relabeling } = this.#context;
-    const cover = new RowIntervals(shards);
+    const intervals = new RowIntervals(shards);
     for (const { tile, translation } of addends) {
       const rows = positions.byId(side === "keys" ? tiles.keysOf(tile) : tiles.queriesOf(tile));
       for (const { shard, first, count } of this.#segmentsOf(rows, side)) {
-        cover.add(relabeling.shard(shard, translation), first, count);
+        intervals.add(relabeling.shard(shard, translation), first, count);
       }
     }
-    return cover.notCoveredOnce();
+    return intervals.notCoveredOnce();
   }
 
   #segmentsOf(rows: PositionSet, side: RowSide): readonly Segment[] {
-    let known = this.#segments.get(rows);
-    let found = known?.[side];
-    if (!found) {
-      found = this.#context.relabeling.shards[side].segments(rows.spans) ?? [];
-      known = { ...known, [side]: found };
-      this.#segments.set(rows, known);
+    let cached = this.#segments.get(rows);
+    let segments = cached?.[side];
+    if (!segments) {
+      segments = this.#context.relabeling.shards[side].segments(rows.spans) ?? [];
+      cached = { ...cached, [side]: segments };
+      this.#segments.set(rows, cached);
     }
-    return found;
+    return segments;
   }
 
   #areWholeShards(segments: readonly Segment[], side: RowSide): boolean {
@@ -132,18 +132,18 @@ export class Coverage implements Completeness {
 
   /** Whether any pair of rows and odd ones is visible, where a translation takes both. */
   // oxlint-disable-next-line max-params -- which rows of which side, which of the other, and where
-  #anyVisible(rows: PositionSet, side: RowSide, irregular: readonly Segment[], translation: number): boolean {
+  #hasVisiblePair(rows: PositionSet, side: RowSide, irregular: readonly Segment[], translation: number): boolean {
     const { relabeling, record } = this.#context;
     const shards = relabeling.shards[oppositeSide(side)];
-    const moved = irregular.flatMap((segment) =>
+    const translatedSegments = irregular.flatMap((segment) =>
       shards.positions({ ...segment, shard: relabeling.shard(segment.shard, translation) }),
     );
-    const spans = mergeAdjacentSpans(moved.toSorted((a, b) => a.start - b.start));
-    const own = relabeling.positions(rows, side, translation).sorted;
+    const spans = mergeAdjacentSpans(translatedSegments.toSorted((a, b) => a.start - b.start));
+    const translatedSpans = relabeling.positions(rows, side, translation).sorted;
     return (
       (side === "queries"
-        ? visiblePairsUnchecked(own, spans, record.slices)
-        : visiblePairsUnchecked(spans, own, record.slices)) > 0
+        ? visiblePairsUnchecked(translatedSpans, spans, record.slices)
+        : visiblePairsUnchecked(spans, translatedSpans, record.slices)) > 0
     );
   }
 
@@ -163,7 +163,7 @@ export class Coverage implements Completeness {
       };
     }
     for (const translation of translations.all()) {
-      if (!this.#anyVisible(rows, side, irregular, translation)) continue;
+      if (!this.#hasVisiblePair(rows, side, irregular, translation)) continue;
       const { relabeling } = this.#context;
       const translatedAddends = addends.map(({ tile, translation: from }) => ({
         tile,
@@ -183,11 +183,11 @@ export class Coverage implements Completeness {
         sum = sums.add(sum, tile);
         continue;
       }
-      const known = tiles.at(tile);
-      const rank = relabeling.translations.apply(translation, known.rank);
-      const q = relabeling.positions(known.q, "queries", translation);
-      const k = relabeling.positions(known.k, "keys", translation);
-      sum = sums.add(sum, tiles.add({ ...known, rank, q, k, pairs: visibility.pairs(q, k, known.mask) }));
+      const computedTile = tiles.at(tile);
+      const rank = relabeling.translations.apply(translation, computedTile.rank);
+      const q = relabeling.positions(computedTile.q, "queries", translation);
+      const k = relabeling.positions(computedTile.k, "keys", translation);
+      sum = sums.add(sum, tiles.add({ ...computedTile, rank, q, k, pairs: visibility.pairs(q, k, computedTile.mask) }));
     }
     return this.#sumCompleteness.verdictOf(sum, side, rows);
   }
@@ -219,22 +219,23 @@ class RowIntervals {
 
   /** What no interval covers, and what more than one do. */
   notCoveredOnce(): Segment[] {
-    const found: Segment[] = [];
+    const segments: Segment[] = [];
     let end = 0;
     for (const [first, last] of this.#intervals.toSorted((a, b) => a[0] - b[0])) {
-      if (first !== end) this.#appendSegments(found, Math.min(first, end), first > end ? first : Math.min(end, last));
+      if (first !== end)
+        this.#appendSegments(segments, Math.min(first, end), first > end ? first : Math.min(end, last));
       end = Math.max(end, last);
     }
-    this.#appendSegments(found, end, this.#offsets.at(-1)!);
-    return found;
+    this.#appendSegments(segments, end, this.#offsets.at(-1)!);
+    return segments;
   }
 
-  #appendSegments(found: Segment[], from: number, end: number): void {
+  #appendSegments(segments: Segment[], from: number, end: number): void {
     let shard = this.#shardAt(from);
     for (let row = from; row < end; shard++) {
       const begin = this.#offsets[shard]!;
       const count = Math.min(end, this.#offsets[shard + 1]!) - row;
-      if (count > 0) found.push({ shard, first: row - begin, count });
+      if (count > 0) segments.push({ shard, first: row - begin, count });
       row += Math.max(0, count);
     }
   }

@@ -22,7 +22,7 @@ export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): V
       .map((head) => missingPeerViolation(streams, head));
   const waits = cycle.map((head, i) => {
     const { index } = cycle[(i + 1) % cycle.length]!;
-    const peer = streams.pendingPeers(head).find((rank) => streams.indexOf(rank) === index);
+    const peer = streams.pendingPeers(head).find((rank) => streams.representativeIndex(rank) === index);
     return `${streams.describe(head)} waits for rank ${peer}`;
   });
   return [{ kind: "cycle", rank: cycle[0]!.rank, message: waits.join("; ") }];
@@ -36,7 +36,7 @@ function blockingHeads(
 ): PostedBatch[] {
   return streams
     .pendingPeers(head)
-    .map((rank) => heads.get(streams.indexOf(rank)))
+    .map((rank) => heads.get(streams.representativeIndex(rank)))
     .filter((batch) => batch !== undefined);
 }
 
@@ -50,26 +50,26 @@ function missingPeerViolation(streams: ReplayStreams, head: PostedBatch): Violat
 }
 
 function findCycle(
-  all: readonly PostedBatch[],
-  nextOf: (batch: PostedBatch) => PostedBatch[],
+  batches: readonly PostedBatch[],
+  blockersOf: (batch: PostedBatch) => PostedBatch[],
 ): PostedBatch[] | undefined {
-  const done = new Set<PostedBatch>();
-  for (const start of all) {
-    const path: { readonly batch: PostedBatch; readonly rest: PostedBatch[] }[] = [];
+  const visited = new Set<PostedBatch>();
+  for (const start of batches) {
+    const path: { readonly batch: PostedBatch; readonly unvisited: PostedBatch[] }[] = [];
     const enter = (batch: PostedBatch): void => {
-      done.add(batch);
-      path.push({ batch, rest: nextOf(batch) });
+      visited.add(batch);
+      path.push({ batch, unvisited: blockersOf(batch) });
     };
-    if (!done.has(start)) enter(start);
+    if (!visited.has(start)) enter(start);
     while (path.length > 0) {
-      const candidate = path.at(-1)!.rest.pop();
+      const candidate = path.at(-1)!.unvisited.pop();
       if (!candidate) {
         path.pop();
         continue;
       }
       const from = path.findIndex(({ batch }) => batch === candidate);
       if (from >= 0) return path.slice(from).map(({ batch }) => batch);
-      if (!done.has(candidate)) enter(candidate);
+      if (!visited.has(candidate)) enter(candidate);
     }
   }
   return undefined;
@@ -89,12 +89,12 @@ interface Channel {
 function findUnmatched(record: AttentionRecord): Violation[] {
   const quotient = new Quotient(record);
   const channels = new Map<string, Channel>();
-  forEachTransfer(record, ({ family, cast, from, to, sent }) => {
+  forEachTransfer(record, ({ family, cast, from, to, isSend }) => {
     const { sender, key } = quotient.channel(family, from, to);
     const name = `${sender},${key},${cast}`;
     const channel = channels.get(name) ?? { family, cast, from, to, sends: 0, receives: 0 };
     channels.set(name, channel);
-    channel[sent ? "sends" : "receives"]++;
+    channel[isSend ? "sends" : "receives"]++;
     return false;
   });
   return [...channels.values()]
@@ -104,21 +104,21 @@ function findUnmatched(record: AttentionRecord): Violation[] {
 
 function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel: Channel): Violation {
   const { sends, receives } = channel;
-  const sent = sends > receives;
-  const own = quotient.channel(channel.family, channel.from, channel.to);
-  let left = Math.min(sends, receives);
-  let [rank, place, peer] = [0, "", 0];
-  forEachTransfer(record, (half) => {
-    const { sender, key } = quotient.channel(half.family, half.from, half.to);
-    if (sender !== own.sender || key !== own.key || half.cast !== channel.cast) return false;
-    if (half.sent !== sent || left-- > 0) return false;
-    [rank, peer] = sent ? [half.from, half.to] : [half.to, half.from];
-    place = `rank ${rank}, ${half.phase}, ${half.label} #${half.work}`;
+  const isSend = sends > receives;
+  const channelInfo = quotient.channel(channel.family, channel.from, channel.to);
+  let numLeft = Math.min(sends, receives);
+  let [rank, location, peer] = [0, "", 0];
+  forEachTransfer(record, (transfer) => {
+    const { sender, key } = quotient.channel(transfer.family, transfer.from, transfer.to);
+    if (sender !== channelInfo.sender || key !== channelInfo.key || transfer.cast !== channel.cast) return false;
+    if (transfer.isSend !== isSend || numLeft-- > 0) return false;
+    [rank, peer] = isSend ? [transfer.from, transfer.to] : [transfer.to, transfer.from];
+    location = `rank ${rank}, ${transfer.phase}, ${transfer.label} #${transfer.work}`;
     return true;
   });
-  const message = sent
-    ? `${place} sends to rank ${peer}, which never posts the receive`
-    : `${place} receives from rank ${peer}, which never posts the send`;
+  const message = isSend
+    ? `${location} sends to rank ${peer}, which never posts the receive`
+    : `${location} receives from rank ${peer}, which never posts the send`;
   return { kind: "message", rank, message };
 }
 
@@ -127,7 +127,7 @@ interface RecordedTransfer {
   readonly cast: number;
   readonly from: number;
   readonly to: number;
-  readonly sent: boolean;
+  readonly isSend: boolean;
   readonly phase: string;
   readonly label: string;
   readonly work: number;
@@ -136,24 +136,24 @@ interface RecordedTransfer {
 /** Visits the halves of all messages, rank by rank, until `visit` returns true. */
 function forEachTransfer(
   { ranks, groups, interned: { strings } }: AttentionRecord,
-  visit: (half: RecordedTransfer) => boolean,
+  visit: (transfer: RecordedTransfer) => boolean,
 ): void {
   for (const { tape } of ranks) {
     const event = tape.read();
-    const casts = new Map<number, number>();
+    const castCounts = new Map<number, number>();
     let phase = "";
     while (event.next()) {
       if (event.op === "mark") phase = strings[event.arg(0)]!;
       if (!isBatch(event.op)) continue;
       const group = event.arg(1);
       const { family } = groups[group]!;
-      const cast = event.op === "sendRecv" ? 0 : (casts.get(group) ?? 0) + 1;
-      if (cast > 0) casts.set(group, cast);
+      const cast = event.op === "sendRecv" ? 0 : (castCounts.get(group) ?? 0) + 1;
+      if (cast > 0) castCounts.set(group, cast);
       const place = { work: event.arg(0), family, cast, label: strings[event.arg(2)]!, phase };
       for (let i = 3; i < event.count; i += 3) {
-        const sent = event.arg(i + 1) === 1;
-        const [from, to] = sent ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];
-        if (visit({ ...place, from, to, sent })) return;
+        const isSend = event.arg(i + 1) === 1;
+        const [from, to] = isSend ? [tape.rank, event.arg(i)] : [event.arg(i), tape.rank];
+        if (visit({ ...place, from, to, isSend })) return;
       }
     }
   }

@@ -1,8 +1,8 @@
-import { isDense, areEqualBoxes, originIn, intersect, clipToRange } from "./box.ts";
+import { isDense, equalBoxes, originIn, intersect, clipToRange } from "./box.ts";
 import { type Content, toContent, type ContentEntry, Region, type ReadResult, shiftRows } from "./content.ts";
 import { emptySum, type SumTable } from "./sums.ts";
 import {
-  sameKind,
+  haveSameKind,
   isFill,
   isSum,
   type ValueKind,
@@ -61,11 +61,11 @@ export function combine(
   const kind: ValueKind = mode === "add" ? "dq" : mode;
   if (initialValues.isInitial(y.value, kind)) return x;
   if (initialValues.isInitial(x.value, kind)) return y;
-  if (!isSum(x.value) || !sameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
-  const found = decodeKind(x.value);
-  if (mode === "add" ? found === "out" || found === "lse" : found !== mode) return undefined;
+  if (!isSum(x.value) || !haveSameKind(x.value, y.value) || !sameRows(x.rows, y.rows)) return undefined;
+  const valueKind = decodeKind(x.value);
+  if (mode === "add" ? valueKind === "out" || valueKind === "lse" : valueKind !== mode) return undefined;
   const sum = sums.join(decodePayload(x.value), decodePayload(y.value));
-  return { value: encodeValue(found, sum), rows: x.rows };
+  return { value: encodeValue(valueKind, sum), rows: x.rows };
 }
 
 /** The sum that a value is of a kind, nothing for what such sums begin with; undefined for what is no such sum. */
@@ -81,21 +81,23 @@ export function* intersectEntries(
   columns: boolean,
 ): Generator<readonly [ContentEntry, ContentEntry], void, undefined> {
   const axes = columns ? 4 : 3;
-  for (const one of a.entries) {
-    for (const two of b.entries) {
-      if (one.origin === two.origin && equalAxes(one.sizes, two.sizes, axes)) {
-        yield [one, two];
+  for (const entryA of a.entries) {
+    for (const entryB of b.entries) {
+      if (entryA.origin === entryB.origin && equalAxes(entryA.sizes, entryB.sizes, axes)) {
+        yield [entryA, entryB];
         continue;
       }
-      if (areDisjoint(one, two, axes)) continue;
-      const at = one.origin.map((c, i) => Math.max(c, two.origin[i]!));
-      const sizes = at.map((c, i) => Math.min(one.origin[i]! + one.sizes[i]!, two.origin[i]! + two.sizes[i]!) - c);
-      yield [subEntry(one, at, { sizes, axes }), subEntry(two, at, { sizes, axes })];
+      if (areDisjointEntries(entryA, entryB, axes)) continue;
+      const at = entryA.origin.map((c, i) => Math.max(c, entryB.origin[i]!));
+      const sizes = at.map(
+        (c, i) => Math.min(entryA.origin[i]! + entryA.sizes[i]!, entryB.origin[i]! + entryB.sizes[i]!) - c,
+      );
+      yield [subEntry(entryA, at, { sizes, axes }), subEntry(entryB, at, { sizes, axes })];
     }
   }
 }
 
-function areDisjoint(a: ContentEntry, b: ContentEntry, axes: number): boolean {
+function areDisjointEntries(a: ContentEntry, b: ContentEntry, axes: number): boolean {
   for (let i = 0; i < axes; i++) {
     if (a.origin[i]! >= b.origin[i]! + b.sizes[i]! || b.origin[i]! >= a.origin[i]! + a.sizes[i]!) return true;
   }
@@ -114,8 +116,8 @@ function subEntry(
 ): ContentEntry {
   const origin = axes === 4 ? from : from.with(3, entry.origin[3]!);
   const sizes = axes === 4 ? to : to.with(3, entry.sizes[3]!);
-  const within = origin.map((c, i) => c - entry.origin[i]!);
-  return { value: entry.value, rows: shiftRows(entry, within, sizes), origin, sizes };
+  const offset = origin.map((c, i) => c - entry.origin[i]!);
+  return { value: entry.value, rows: shiftRows(entry, offset, sizes), origin, sizes };
 }
 
 /**
@@ -124,9 +126,9 @@ function subEntry(
  */
 export function reduceMessages(messages: readonly Content[], tables: CombineContext): Content {
   return messages.reduce((total, message) => {
-    if (total instanceof Region && message instanceof Region && areEqualBoxes(total.box, message.box)) {
-      const combined = combine(total, message, "add", tables);
-      return combined ? new Region(combined.value, combined.rows, total.box) : toContent([]);
+    if (total instanceof Region && message instanceof Region && equalBoxes(total.box, message.box)) {
+      const sum = combine(total, message, "add", tables);
+      return sum ? new Region(sum.value, sum.rows, total.box) : toContent([]);
     }
     const regions: Region[] = [];
     for (const a of total.regions) {
@@ -143,7 +145,7 @@ export function reduceMessages(messages: readonly Content[], tables: CombineCont
 
 /** The parts of two regions that are the same elements. */
 function intersectRegions(a: Region, b: Region): (readonly [Region, Region])[] {
-  if (areEqualBoxes(a.box, b.box)) return [[a, b]];
+  if (equalBoxes(a.box, b.box)) return [[a, b]];
   const from = originIn(a.box, b.box);
   if (from) {
     const { originInFirst, originInSecond, sizes } = intersect(a.box, b.box, from);

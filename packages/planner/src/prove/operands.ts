@@ -28,7 +28,7 @@ export class AttentionOperands implements Tile {
   readonly rank: number;
   phase = "";
   /** Of the last tile; how many were computed in the phase. */
-  number = 0;
+  tileNumber = 0;
   q!: PositionSet;
   k!: PositionSet;
   mask = 0;
@@ -37,7 +37,7 @@ export class AttentionOperands implements Tile {
   /** Query heads that each KV head of the call meets. */
   headsPerKvHead = 1;
   /** Where KV heads meet different heads of their groups, a tile for each of them; else one is that of all. */
-  parts: readonly number[] | undefined;
+  splitTiles: readonly number[] | undefined;
   pairs = 0;
   /** Its queries and keys as memory has them. */
   queries!: Rows;
@@ -71,7 +71,7 @@ export class AttentionOperands implements Tile {
     this.q = q;
     this.k = k;
     this.mask = event.arg(first + 2);
-    this.number++;
+    this.tileNumber++;
     this.pairs = visibility.pairs(q, k, this.mask);
     if (this.pairs === 0) return -1;
     const queries = this.source("q", views.q, { positions: q });
@@ -88,12 +88,12 @@ export class AttentionOperands implements Tile {
       return -1;
     }
     this.headsPerKvHead = headsPerKvHead;
-    this.parts = undefined;
+    this.splitTiles = undefined;
     const count = this.#memory.view(views.k).layout.box.sizes[1]!;
     if (count === 1 || headsPerKvHead === this.#group) return this.#addTile(0);
     // Shares of heads that begin within a group: each KV head meets others of its own.
-    this.parts = Array.from({ length: count }, (_, head) => this.#addTile(head));
-    return this.parts[0]!;
+    this.splitTiles = Array.from({ length: count }, (_, head) => this.#addTile(head));
+    return this.splitTiles[0]!;
   }
 
   /** A tile of the heads that meet one of the call's KV heads, and of as many for all others if it is the only one. */
@@ -108,18 +108,19 @@ export class AttentionOperands implements Tile {
    * Keys that no query of the tile sees may be anything.
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
-    const only = this.#memory.singleRegion(view);
-    if (only && only.value === encodeValue(name) && only.sizes[3] === this.#widths[name]) {
-      const { rows } = only;
-      const like = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
-      if (like && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
+    const region = this.#memory.singleRegion(view);
+    if (region && region.value === encodeValue(name) && region.sizes[3] === this.#widths[name]) {
+      const { rows } = region;
+      const matchesHead = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
+      if (matchesHead && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
     }
     const read = this.#memory.read(view);
-    const found = this.#inputRows(read, name, expected.positions);
-    if (found && this.#checkSource(found, name, expected)) return found.rows;
-    const held = [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
+    const inputRows = this.#inputRows(read, name, expected.positions);
+    if (inputRows && this.#checkSource(inputRows, name, expected)) return inputRows.rows;
+    const contents =
+      [...new Set(read.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
     const rows = formatPositions(expected.positions.spans);
-    this.reportViolation("data", `${this.text}: ${name}: expected rows ${rows}, received ${held}`);
+    this.reportViolation("data", `${this.text}: ${name}: expected rows ${rows}, received ${contents}`);
     return undefined;
   }
 
@@ -134,9 +135,9 @@ export class AttentionOperands implements Tile {
   ): boolean {
     if (expected.head !== undefined && (rows.head !== expected.head || rows.batch !== expected.batch)) return false;
     if (mismatched.length === 0) return true;
-    const isSeen = ({ origin, sizes }: ContentEntry): boolean =>
+    const isVisibleEntry = ({ origin, sizes }: ContentEntry): boolean =>
       this.#context.completeness.isVisible(this.q, expected.positions.part(origin[2]!, sizes[2]!), this.mask);
-    return (name === "k" || name === "v") && !mismatched.some(isSeen);
+    return (name === "k" || name === "v") && !mismatched.some(isVisibleEntry);
   }
 
   /** Undefined if no row of the input is there, or if something is not known at all. */
@@ -150,9 +151,9 @@ export class AttentionOperands implements Tile {
     if (read.isComplete && first) {
       const { origin } = first;
       const rows = { batch: first.rows.batch - origin[0]!, head: first.rows.head - origin[1]!, column: 0, positions };
-      const isOdd = (entry: ContentEntry): boolean =>
+      const isMismatched = (entry: ContentEntry): boolean =>
         entry.value !== value || entry.sizes[3] !== this.#widths[name] || !hasRows(entry, rows);
-      result = { rows, mismatched: read.entries.filter(isOdd) };
+      result = { rows, mismatched: read.entries.filter(isMismatched) };
     }
     read.cachedCheck = { name, positions, result };
     return result;
@@ -178,8 +179,8 @@ export class AttentionOperands implements Tile {
     if (isFill(value)) return describeValue(value, interned);
     const { column, positions } = rows;
     const end = column + sizes[3]!;
-    const isWhole = !isInputRow(value) || sizes[3] === this.#widths[decodeKind(value) as SourceName];
-    const columns = isWhole ? "" : ` (columns ${column} to ${end - 1})`;
+    const hasAllColumns = !isInputRow(value) || sizes[3] === this.#widths[decodeKind(value) as SourceName];
+    const columns = hasAllColumns ? "" : ` (columns ${column} to ${end - 1})`;
     return `${describeValue(value, interned)} ${formatPositions(positions.spans)}${columns}`;
   }
 }

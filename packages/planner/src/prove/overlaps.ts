@@ -15,16 +15,16 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
     case "groupReduce":
       return batch.viewCount > MAX_PAIRWISE ? overlapSorted(batch) : overlapPairwise(batch, memory);
     case "allToAll":
-      return overlap(memory, batch.output, batch.input);
+      return viewsOverlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
     case "allGather":
       return (
-        overlap(memory, batch.output, batch.input) &&
+        viewsOverlap(memory, batch.output, batch.input) &&
         !isInPlaceShard(batch, memory, groupRank, batch.output, batch.input)
       );
     case "reduceScatter":
       return (
-        overlap(memory, batch.output, batch.input) &&
+        viewsOverlap(memory, batch.output, batch.input) &&
         !isInPlaceShard(batch, memory, groupRank, batch.input, batch.output)
       );
     default:
@@ -33,10 +33,10 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
 }
 
 /** Views of collectives are dense: from their first element to their last. */
-function overlap(memory: RankMemory, a: number, b: number): boolean {
+function viewsOverlap(memory: RankMemory, a: number, b: number): boolean {
   if (memory.storageOf(a) !== memory.storageOf(b)) return false;
-  const [one, two] = [memory.view(a).layout, memory.view(b).layout];
-  return one.low < two.high && two.low < one.high;
+  const [layoutA, layoutB] = [memory.view(a).layout, memory.view(b).layout];
+  return layoutA.low < layoutB.high && layoutB.low < layoutA.high;
 }
 
 // oxlint-disable-next-line max-params -- whose share, and of what
@@ -44,18 +44,18 @@ function isInPlaceShard(
   { counts }: PostedBatch,
   memory: RankMemory,
   groupRank: number,
-  whole: number,
-  share: number,
+  totalSize: number,
+  shardSize: number,
 ): boolean {
-  const before = counts.subarray(0, groupRank).reduce((sum, count) => sum + count, 0);
-  return memory.view(share).layout.low === memory.view(whole).layout.low + before;
+  const precedingSize = counts.subarray(0, groupRank).reduce((sum, count) => sum + count, 0);
+  return memory.view(shardSize).layout.low === memory.view(totalSize).layout.low + precedingSize;
 }
 
 function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
   for (let i = 0; i < batch.viewCount; i++) {
     if (!batch.writes(i)) continue;
     for (let j = 0; j < batch.viewCount; j++) {
-      if (i !== j && overlap(memory, batch.view(i), batch.view(j))) return true;
+      if (i !== j && viewsOverlap(memory, batch.view(i), batch.view(j))) return true;
     }
   }
   return false;
@@ -64,19 +64,19 @@ function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
 /** Whether what is written to a storage is used twice: mostly one range is written behind the other, and nothing else used there. */
 function overlapSorted(batch: PostedBatch): boolean {
   const uses = new Map<number, StorageUse>();
-  let isSimple = true;
+  let hasSingleRanges = true;
   let last: StorageUse | undefined;
-  for (let i = 0; i < batch.viewCount && isSimple; i++) {
+  for (let i = 0; i < batch.viewCount && hasSingleRanges; i++) {
     const [storage, low, high] = [batch.storage(i), batch.low(i), batch.high(i)];
     if (low >= high) continue;
     if (last?.storage !== storage) {
       last = uses.get(storage);
       if (!last) uses.set(storage, (last = { storage, writes: batch.writes(i), end: 0 }));
     }
-    isSimple = last.writes === batch.writes(i) && (!last.writes || low >= last.end);
+    hasSingleRanges = last.writes === batch.writes(i) && (!last.writes || low >= last.end);
     last.end = high;
   }
-  return !isSimple && overlapInAnyOrder(batch);
+  return !hasSingleRanges && overlapInAnyOrder(batch);
 }
 
 interface StorageUse {
@@ -90,12 +90,12 @@ function overlapInAnyOrder(batch: PostedBatch): boolean {
     return { storage: batch.storage(i), low: batch.low(i), high: batch.high(i), writes: batch.writes(i) };
   });
   uses.sort((a, b) => a.storage - b.storage || a.low - b.low);
-  let [storage, used, written] = [-1, 0, 0];
+  let [storage, usedEnd, writtenEnd] = [-1, 0, 0];
   for (const use of uses) {
-    if (use.storage !== storage) [storage, used, written] = [use.storage, 0, 0];
-    if (use.low < use.high && (use.low < written || (use.writes && use.low < used))) return true;
-    used = Math.max(used, use.high);
-    if (use.writes) written = Math.max(written, use.high);
+    if (use.storage !== storage) [storage, usedEnd, writtenEnd] = [use.storage, 0, 0];
+    if (use.low < use.high && (use.low < writtenEnd || (use.writes && use.low < usedEnd))) return true;
+    usedEnd = Math.max(usedEnd, use.high);
+    if (use.writes) writtenEnd = Math.max(writtenEnd, use.high);
   }
   return false;
 }

@@ -23,7 +23,7 @@ export class PositionSet {
   /** The first position, and the one after the last. */
   readonly first: number;
   readonly end: number;
-  #parts: Map<number, PositionSet> | undefined;
+  #subsets: Map<number, PositionSet> | undefined;
   #firstRows: Float64Array | undefined;
   #runs: string | undefined;
 
@@ -41,13 +41,13 @@ export class PositionSet {
   part(first: number, count: number): PositionSet {
     if (first === 0 && count === this.length) return this;
     const key = first * (this.length + 1) + count;
-    let part = this.#parts?.get(key);
-    if (!part) {
-      part = this.#table.fromSpans(this.#slice(first, count));
+    let subset = this.#subsets?.get(key);
+    if (!subset) {
+      subset = this.#table.fromSpans(this.#slice(first, count));
       // A rank's share of what it received from a thousand others is cut a thousand times, each part looked at once.
-      if (this.spans.length <= MAX_SPANS_OF_CACHED) (this.#parts ??= new Map<number, PositionSet>()).set(key, part);
+      if (this.spans.length <= MAX_SPANS_OF_CACHED) (this.#subsets ??= new Map<number, PositionSet>()).set(key, subset);
     }
-    return part;
+    return subset;
   }
 
   /** Rows of several, one after the other. */
@@ -66,16 +66,16 @@ export class PositionSet {
 
   #slice(first: number, count: number): readonly Span[] {
     const { spans } = this;
-    const found: Span[] = [];
+    const slicedSpans: Span[] = [];
     for (let i = this.#spanAt(first); i < spans.length; i++) {
       const { start, length, step } = spans[i]!;
       const row = this.#rowOfSpan(i);
       if (row >= first + count) break;
       const from = Math.max(first, row);
       const end = Math.min(first + count, row + length);
-      if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
+      if (from < end) slicedSpans.push({ start: start + (from - row) * step, length: end - from, step });
     }
-    return found;
+    return slicedSpans;
   }
 
   /** The span that a row lies in. */
@@ -93,8 +93,8 @@ export class PositionSet {
   #rowOfSpan(i: number): number {
     if (!this.#firstRows) {
       this.#firstRows = new Float64Array(this.spans.length);
-      for (let each = 1; each < this.spans.length; each++)
-        this.#firstRows[each] = this.#firstRows[each - 1]! + this.spans[each - 1]!.length;
+      for (let index = 1; index < this.spans.length; index++)
+        this.#firstRows[index] = this.#firstRows[index - 1]! + this.spans[index - 1]!.length;
     }
     return this.#firstRows[i]!;
   }
@@ -136,9 +136,9 @@ function sortedSpans(spans: readonly Span[]): readonly Span[] {
 
 /** The same positions in as few spans as neighbours make, as layouts have them. */
 export function mergeAdjacentSpans(spans: readonly Span[]): readonly Span[] {
-  const found: Span[] = [];
-  for (const span of spans) appendSpan(found, span);
-  return found;
+  const merged: Span[] = [];
+  for (const span of spans) appendSpan(merged, span);
+  return merged;
 }
 
 /** Appends a span, to the last one if it continues it. */
@@ -152,29 +152,29 @@ function appendSpan(spans: Span[], span: Span): void {
 
 /** The positions as runs of one step each, which begin and end where no cut between spans can make a difference. */
 function canonicalRuns(spans: readonly Span[]): string {
-  const found: number[][] = [];
+  const runs: number[][] = [];
   let [start, length, step] = [0, 0, 0];
-  const close = (): void => {
-    if (length > 0) found.push([start, length, length > 1 ? step : 1]);
+  const closeRun = (): void => {
+    if (length > 0) runs.push([start, length, length > 1 ? step : 1]);
     length = 0;
   };
   for (const span of spans) {
-    let [next, left] = [span.start, span.length];
-    while (left > 0) {
+    let [next, remaining] = [span.start, span.length];
+    while (remaining > 0) {
       if (length === 1 && next > start) step = next - start;
       else if (length === 0 || next !== start + length * step) {
-        close();
+        closeRun();
         start = next;
       }
       // One row settles the step; the rest of the span follows at once if it has the same.
-      const taken = length > 0 && step === span.step ? left : 1;
-      length += taken;
-      next += taken * span.step;
-      left -= taken;
+      const count = length > 0 && step === span.step ? remaining : 1;
+      length += count;
+      next += count * span.step;
+      remaining -= count;
     }
   }
-  close();
-  return found.join(";");
+  closeRun();
+  return runs.join(";");
 }
 
 /** The positions that two spans share: a span again, of the steps' common multiple (Chinese remainders). */

@@ -72,8 +72,8 @@ function proveRanks(run: AttentionRecord, limit: number): Proof {
   };
 }
 
-/** As `prove`, by the representatives of classes and `compared` other ranks, or as many as take some seconds. */
-export function proveRepresentatives(run: AttentionRecord, limit: number, compared?: readonly number[]): Proof {
+/** As `prove`, by the representatives of classes and `comparedRanks` other ranks, or as many as take some seconds. */
+export function proveRepresentatives(run: AttentionRecord, limit: number, comparedRanks?: readonly number[]): Proof {
   const { ranks, order } = run.classes;
   const events = Math.max(...run.ranks.map(({ tape }) => tape.events));
   const violations = new Violations(limit, order);
@@ -83,15 +83,27 @@ export function proveRepresentatives(run: AttentionRecord, limit: number, compar
   const memories = replayAll(context, { violations, completeness: new Coverage(context, "class"), messageLog });
   const proof = { peakBytes: peakBytesByRank(run), replayed: run.ranks.length };
   if (violations.total > 0) return { violations: violations.reported, total: violations.total, ...proof };
-  const others = (compared ?? sampledRanks(ranks, events)).filter((rank) => run.classes.translationTo(rank) > 0);
-  const found = new Violations(limit);
+  const comparedRankList = (comparedRanks ?? sampledRanks(ranks, events)).filter(
+    (rank) => run.classes.translationTo(rank) > 0,
+  );
+  const rankViolations = new Violations(limit);
   const completeness = new Coverage(context, "rank");
-  const classProof = { context: { ...context, completeness, violations: found }, quotient, messageLog, memories };
-  for (const rank of others) {
+  const classProof = {
+    context: { ...context, completeness, violations: rankViolations },
+    quotient,
+    messageLog,
+    memories,
+  };
+  for (const rank of comparedRankList) {
     const difference = checkRank(run.recordRank(rank), classProof);
-    if (difference) found.report({ kind: "class", rank, message: difference });
+    if (difference) rankViolations.report({ kind: "class", rank, message: difference });
   }
-  return { violations: found.reported, total: found.total, ...proof, replayed: run.ranks.length + others.length };
+  return {
+    violations: rankViolations.reported,
+    total: rankViolations.total,
+    ...proof,
+    replayed: run.ranks.length + comparedRankList.length,
+  };
 }
 
 interface ReplayChecks {
@@ -103,17 +115,17 @@ interface ReplayChecks {
 /** Replays all ranks of a record with one another; their memories in the end. */
 function replayAll(verifier: VerifierContext, checks: ReplayChecks): ReturnType<typeof initialMemory>[] {
   const { record: run, positions } = verifier;
-  const memories = run.ranks.map((recorded) => initialMemory(run, recorded, positions));
+  const memories = run.ranks.map((recordedRank) => initialMemory(run, recordedRank, positions));
   const context = { ...verifier, ...checks, memories };
   const streams = new ReplayStreams(context);
-  const replays = run.ranks.map((recorded, index) => {
-    return new Replay(context, recorded, { index, memory: memories[index]!, streams });
+  const replays = run.ranks.map((recordedRank, index) => {
+    return new Replay(context, recordedRank, { index, memory: memories[index]!, streams });
   });
   for (const index of [...replays.keys()].toReversed()) streams.makeRunnable(index); // the last that becomes runnable runs first
   for (let index = streams.nextRunnable(); index !== undefined; index = streams.nextRunnable()) replays[index]!.run();
   for (const violation of findDeadlock(run, streams)) checks.violations.report(violation);
-  for (const [index, recorded] of run.ranks.entries()) {
-    if (replays[index]!.ended) checkResults(context, recorded, memories[index]!);
+  for (const [index, recordedRank] of run.ranks.entries()) {
+    if (replays[index]!.hasEnded) checkResults(context, recordedRank, memories[index]!);
   }
   return memories;
 }

@@ -3,8 +3,8 @@ import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord, RecordedRank } from "../record.ts";
 import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
-import { areEqualBoxes } from "./box.ts";
-import { type Content, uninitialized, type Region } from "./content.ts";
+import { equalBoxes } from "./box.ts";
+import { type Content, uninitializedContent, type Region } from "./content.ts";
 import { SumCompleteness } from "./completeness.ts";
 import { Violations, type ReplayContext, verifierContext } from "./context.ts";
 import { sameRows } from "./entries.ts";
@@ -17,7 +17,7 @@ import { RankMemory } from "./rank-memory.ts";
 import { initialMemory, Replay } from "./replay.ts";
 import { checkResults } from "./results.ts";
 import { type Addend, emptySum } from "./sums.ts";
-import { sameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
+import { haveSameKind, isDelta, isSum, decodePayload, type MemoryValue } from "./values.ts";
 
 /** A proof of representatives that has come to its end. */
 export interface RepresentativesProof {
@@ -34,23 +34,24 @@ export interface RepresentativesProof {
  * rank, what the representatives sent is what is sent, for then every message of the whole replay is, by induction on
  * their order, the one that was supposed. Its own violations are reported to the context. Returns what differs, if anything.
  */
-export function checkRank(recorded: RecordedRank, classProof: RepresentativesProof): string | undefined {
+export function checkRank(recordedRank: RecordedRank, classProof: RepresentativesProof): string | undefined {
   const { context, quotient } = classProof;
   const { record } = context;
-  const { rank } = recorded.tape;
+  const { rank } = recordedRank.tape;
   const representative = record.ranks[quotient.index(rank)]!;
   const comparison = { record, translations: quotient.classes, pairs: undefined };
-  const where = `rank ${rank}`;
-  const whose = `rank ${representative.tape.rank}, the representative of its equivalence class`;
-  if (!isEquivalent(representative, recorded, comparison))
-    return `${where}: the operations do not match those of ${whose}`;
-  const memory = initialMemory(record, recorded, context.positions);
-  const streams = new SingleRankStreams(recorded, memory, classProof, new RepresentativeExchange(classProof));
-  const replay = new Replay(context, recorded, { index: 0, memory, streams });
+  const rankName = `rank ${rank}`;
+  const representativeName = `rank ${representative.tape.rank}, the representative of its equivalence class`;
+  if (!isEquivalent(representative, recordedRank, comparison))
+    return `${rankName}: the operations do not match those of ${representativeName}`;
+  const memory = initialMemory(record, recordedRank, context.positions);
+  const streams = new SingleRankStreams(recordedRank, memory, classProof, new RepresentativeExchange(classProof));
+  const replay = new Replay(context, recordedRank, { index: 0, memory, streams });
   replay.run();
-  if (streams.difference) return `${where}, ${streams.difference}: the rows sent do not match those of ${whose}`;
-  if (!replay.ended) return `${where} does not run to completion, but ${whose}, does`;
-  checkResults(context, recorded, memory);
+  if (streams.difference)
+    return `${rankName}, ${streams.difference}: the rows sent do not match those of ${representativeName}`;
+  if (!replay.hasEnded) return `${rankName} does not run to completion, but ${representativeName}, does`;
+  checkResults(context, recordedRank, memory);
   return undefined;
 }
 
@@ -58,7 +59,7 @@ export function checkRank(recorded: RecordedRank, classProof: RepresentativesPro
  * Whether a rank sends what its representative, the only rank of the record, does: of its inputs, and of what it makes of them.
  * Nothing arrives, so that what is made of that is not compared: a first look, before ranks are taken to be of one class.
  */
-export function sendEqualMessages(
+export function haveEqualMessages(
   expected: RecordedRank,
   candidates: readonly RecordedRank[],
   record: AttentionRecord,
@@ -68,45 +69,45 @@ export function sendEqualMessages(
   const context = { ...verifier, violations, completeness: new SumCompleteness(verifier) };
   const quotient = new Quotient(record);
   const messageLog = new MessageLog(quotient);
-  const run = (recorded: RecordedRank, peers: (memory: RankMemory) => PeerExchange): SingleRankStreams => {
-    const memory = initialMemory(record, recorded, context.positions);
+  const replayRank = (recordedRank: RecordedRank, peers: (memory: RankMemory) => PeerExchange): SingleRankStreams => {
+    const memory = initialMemory(record, recordedRank, context.positions);
     const streams = new SingleRankStreams(
-      recorded,
+      recordedRank,
       memory,
       { context, quotient, messageLog, memories: [] },
       peers(memory),
     );
-    new Replay(context, recorded, { index: 0, memory, streams }).run();
+    new Replay(context, recordedRank, { index: 0, memory, streams }).run();
     return streams;
   };
-  run(expected, () => new LoggingExchange(messageLog));
-  return candidates.every((other) => run(other, () => emptyExchange).difference === undefined);
+  replayRank(expected, () => new LoggingExchange(messageLog));
+  return candidates.every((candidate) => replayRank(candidate, () => emptyExchange).difference === undefined);
 }
 
 /** What becomes of the collectives of a rank whose peers are not there. */
 interface PeerExchange {
   /** Whether what it sends is compared with what was written down; if not, it is given here. */
-  readonly compares: boolean;
+  readonly comparesSentContents: boolean;
   send(batch: PostedBatch, to: number, content: Content): void;
   joinCollective(batch: PostedBatch, input: Content): void;
   /** The message of that number from a rank. */
-  receive(batch: PostedBatch, from: number, number: number): Content;
+  receive(batch: PostedBatch, from: number, messageIndex: number): Content;
   /** Carries a collective out for the rank. */
   runCollective(batch: PostedBatch, memory: RankMemory, input: Content): void;
 }
 
 /** Nothing arrives. */
 const emptyExchange: PeerExchange = {
-  compares: true,
+  comparesSentContents: true,
   send() {},
   joinCollective() {},
-  receive: () => uninitialized,
+  receive: () => uninitializedContent,
   runCollective() {},
 };
 
 /** Writes down what is sent; nothing arrives. */
 class LoggingExchange implements PeerExchange {
-  readonly compares = false;
+  readonly comparesSentContents = false;
   readonly #log: MessageLog;
 
   constructor(messageLog: MessageLog) {
@@ -122,7 +123,7 @@ class LoggingExchange implements PeerExchange {
   }
 
   receive(): Content {
-    return uninitialized;
+    return uninitializedContent;
   }
 
   runCollective(): void {}
@@ -130,7 +131,7 @@ class LoggingExchange implements PeerExchange {
 
 /** What arrives if all ranks do what their representatives did. */
 class RepresentativeExchange implements PeerExchange {
-  readonly compares = true;
+  readonly comparesSentContents = true;
   readonly #classProof: RepresentativesProof;
 
   constructor(classProof: RepresentativesProof) {
@@ -141,9 +142,9 @@ class RepresentativeExchange implements PeerExchange {
 
   joinCollective(): void {}
 
-  receive({ rank, group }: PostedBatch, from: number, number: number): Content {
+  receive({ rank, group }: PostedBatch, from: number, messageIndex: number): Content {
     const { context, messageLog, quotient } = this.#classProof;
-    const message = messageLog.messages(group, { from, to: rank })[number] ?? uninitialized;
+    const message = messageLog.messages(group, { from, to: rank })[messageIndex] ?? uninitializedContent;
     return context.relabeling.content(message, quotient.classes.translationTo(from));
   }
 
@@ -151,9 +152,9 @@ class RepresentativeExchange implements PeerExchange {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
     const me = quotient.groupRank(group, rank);
-    const members = context.record.groups[group]!.ranks.map((other) => {
-      const joined = messageLog.collectiveInput(other, group, call)!;
-      return createMember(quotient, other, group, { ...joined, memory: memories[joined.batch.index]! });
+    const members = context.record.groups[group]!.ranks.map((memberRank) => {
+      const memberInput = messageLog.collectiveInput(memberRank, group, call)!;
+      return createMember(quotient, memberRank, group, { ...memberInput, memory: memories[memberInput.batch.index]! });
     });
     members[me] = { batch, memory, input, translation: 0, index: (i) => i, member: (i) => i };
     runCollective({ members, receivers: [me] }, context);
@@ -164,7 +165,7 @@ class RepresentativeExchange implements PeerExchange {
 class SingleRankStreams {
   /** Where it first sent something else than was supposed. */
   difference: string | undefined;
-  readonly #recorded: RecordedRank;
+  readonly #recordedRank: RecordedRank;
   readonly #memory: RankMemory;
   readonly #classProof: RepresentativesProof;
   readonly #peers: PeerExchange;
@@ -173,8 +174,8 @@ class SingleRankStreams {
   readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
   // oxlint-disable-next-line max-params -- whose, and who is there
-  constructor(recorded: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
-    this.#recorded = recorded;
+  constructor(recordedRank: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
+    this.#recordedRank = recordedRank;
     this.#memory = memory;
     this.#classProof = classProof;
     this.#peers = peers;
@@ -183,31 +184,31 @@ class SingleRankStreams {
 
   post(_: number, event: TapeReader, phase: string): void {
     const { quotient, context } = this.#classProof;
-    const { rank } = this.#recorded.tape;
-    const batch = new PostedBatch(this.#recorded.tape, quotient.index(rank), event, phase);
+    const { rank } = this.#recordedRank.tape;
+    const batch = new PostedBatch(this.#recordedRank.tape, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
     const place = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
     if (overlapsItself(batch, this.#memory, place)) {
       const message = `rank ${rank}, ${phase}: a collective writes to memory that it also reads, or writes twice to the same memory range`;
       context.violations.report({ kind: "race", rank, message });
     }
-    if (isBatch(batch.op)) this.#transfer(batch);
-    else this.#collective(batch);
+    if (isBatch(batch.op)) this.#checkTransfers(batch);
+    else this.#checkCollective(batch);
     batch.isDone = true;
   }
 
-  #transfer(batch: PostedBatch): void {
+  #checkTransfers(batch: PostedBatch): void {
     const { context, messageLog, quotient } = this.#classProof;
     const { rank, group } = batch;
     for (let i = 0; i < batch.viewCount; i++) {
       if (!batch.sends(i)) continue;
       const to = batch.peer(i);
       const content = this.#memory.message(batch.view(i));
-      const number = this.#count("sent", group, to);
+      const messageIndex = this.#nextMessageIndex("sent", group, to);
       this.#peers.send(batch, to, content);
-      if (!this.#peers.compares) continue;
-      const expected = messageLog.messages(group, { from: rank, to })[number];
-      this.#compare(
+      if (!this.#peers.comparesSentContents) continue;
+      const expected = messageLog.messages(group, { from: rank, to })[messageIndex];
+      this.#compareContents(
         batch,
         content,
         expected && context.relabeling.content(expected, quotient.classes.translationTo(rank)),
@@ -216,11 +217,14 @@ class SingleRankStreams {
     for (let i = 0; i < batch.viewCount; i++) {
       if (batch.sends(i)) continue;
       const from = batch.peer(i);
-      this.#memory.receive(batch.view(i), this.#peers.receive(batch, from, this.#count("received", group, from)));
+      this.#memory.receive(
+        batch.view(i),
+        this.#peers.receive(batch, from, this.#nextMessageIndex("received", group, from)),
+      );
     }
   }
 
-  #count(direction: "sent" | "received", group: number, peer: number): number {
+  #nextMessageIndex(direction: "sent" | "received", group: number, peer: number): number {
     const counts = this.#counts[direction];
     const key = this.#classProof.quotient.family(group) * this.#classProof.quotient.size + peer;
     const count = counts.get(key) ?? 0;
@@ -229,25 +233,33 @@ class SingleRankStreams {
   }
 
   /** What it brings for each member is compared with what its representative brings for the one in that place. */
-  #collective(batch: PostedBatch): void {
+  #checkCollective(batch: PostedBatch): void {
     const { quotient, context, messageLog, memories } = this.#classProof;
     const { group, call, rank } = batch;
-    const input = batch.input < 0 ? uninitialized : this.#memory.message(batch.input);
+    const input = batch.input < 0 ? uninitializedContent : this.#memory.message(batch.input);
     this.#peers.joinCollective(batch, input);
-    const joined = this.#peers.compares ? messageLog.collectiveInput(rank, group, call) : undefined;
-    if (joined) {
+    const representativeInput = this.#peers.comparesSentContents
+      ? messageLog.collectiveInput(rank, group, call)
+      : undefined;
+    if (representativeInput) {
       const { length } = context.record.groups[group]!.ranks;
-      const expected = createMember(quotient, rank, group, { ...joined, memory: memories[joined.batch.index]! });
-      for (const [from, end, start] of shareRanges(batch, joined.batch, length, expected.index)) {
-        const moved = context.relabeling.content(joined.input.range(from, end), expected.translation);
-        this.#compare(batch, input.range(start, start + end - from), moved);
+      const expected = createMember(quotient, rank, group, {
+        ...representativeInput,
+        memory: memories[representativeInput.batch.index]!,
+      });
+      for (const [from, end, start] of shareRanges(batch, representativeInput.batch, length, expected.index)) {
+        const translatedInput = context.relabeling.content(
+          representativeInput.input.range(from, end),
+          expected.translation,
+        );
+        this.#compareContents(batch, input.range(start, start + end - from), translatedInput);
       }
     }
     this.#peers.runCollective(batch, this.#memory, input);
   }
 
-  #compare(batch: PostedBatch, content: Content, expected: Content | undefined): void {
-    if (this.difference !== undefined || (expected && this.#comparison.areEqual(content, expected))) return;
+  #compareContents(batch: PostedBatch, content: Content, expected: Content | undefined): void {
+    if (this.difference !== undefined || (expected && this.#comparison.areEqualContents(content, expected))) return;
     this.difference = `${batch.phase}, ${this.#classProof.context.record.interned.strings[batch.label]} #${batch.work}`;
   }
 }
@@ -255,22 +267,22 @@ class SingleRankStreams {
 /** The stretches that a collective's input has for its members: from and end in the representative's, and start in the rank's own. */
 // oxlint-disable-next-line max-params -- two inputs, and which member is which
 function* shareRanges(
-  own: PostedBatch,
+  batch: PostedBatch,
   expected: PostedBatch,
   size: number,
-  place: (i: number) => number,
+  memberIndex: (i: number) => number,
 ): Generator<readonly [number, number, number], void, undefined> {
-  if (own.op !== "allToAll" && own.op !== "reduceScatter") {
+  if (batch.op !== "allToAll" && batch.op !== "reduceScatter") {
     yield [0, Number.POSITIVE_INFINITY, 0];
     return;
   }
-  const begins = new Float64Array(size + 1);
-  for (let i = 0; i < size; i++) begins[i + 1] = begins[i]! + expected.counts[i]!;
+  const starts = new Float64Array(size + 1);
+  for (let i = 0; i < size; i++) starts[i + 1] = starts[i]! + expected.counts[i]!;
   let start = 0;
   for (let i = 0; i < size; i++) {
-    const at = place(i);
-    yield [begins[at]!, begins[at + 1]!, start];
-    start += own.counts[i]!;
+    const at = memberIndex(i);
+    yield [starts[at]!, starts[at + 1]!, start];
+    start += batch.counts[i]!;
   }
 }
 
@@ -281,32 +293,30 @@ const MAX_TILES = 2 ** 24;
 class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
-  readonly #sorted = new Map<PositionSet, number>();
+  readonly #sortedIds = new Map<PositionSet, number>();
   #budget = MAX_TILES;
 
   constructor(context: ReplayContext) {
     this.#context = context;
   }
 
-  areEqual(a: Content, b: Content): boolean {
+  areEqualContents(a: Content, b: Content): boolean {
     if (a === b) return true;
     if (a.regions.length === 1 && b.regions.length === 1) return this.#sameRegion(a.regions[0]!, b.regions[0]!);
     // Rows that came in one batch may have become one region, those of another way to do the same not.
-    const [one, two] = [mergeRows(sortByOffset(a.regions)), mergeRows(sortByOffset(b.regions))];
-    return one.length === two.length && one.every((region, i) => this.#sameRegion(region, two[i]!));
+    const [regionsA, regionsB] = [mergeRows(sortByOffset(a.regions)), mergeRows(sortByOffset(b.regions))];
+    return regionsA.length === regionsB.length && regionsA.every((region, i) => this.#sameRegion(region, regionsB[i]!));
   }
 
   #sameRegion(a: Region, b: Region): boolean {
     return (
-      areEqualBoxes(a.box, b.box) &&
-      this.#sameValue(a.value, b.value) &&
-      (a.rows === b.rows || sameRows(a.rows, b.rows))
+      equalBoxes(a.box, b.box) && this.#sameValue(a.value, b.value) && (a.rows === b.rows || sameRows(a.rows, b.rows))
     );
   }
 
   #sameValue(a: MemoryValue, b: MemoryValue): boolean {
     if (a === b) return true;
-    if (!sameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
+    if (!haveSameKind(a, b) || !(isSum(a) || isDelta(a))) return false;
     return this.#sameSum(decodePayload(a), decodePayload(b));
   }
 
@@ -314,31 +324,32 @@ class ContentComparison {
   #sameSum(a: number, b: number): boolean {
     const { sums, relabeling } = this.#context;
     const { translations } = relabeling;
-    const open = [{ a, b, ta: 0, tb: 0 }];
-    for (let next = open.pop(); next !== undefined; next = open.pop()) {
-      const [one, two] = [sums.origin(next.a), sums.origin(next.b)];
-      const ta = translations.apply(next.ta, one.translation);
-      const tb = translations.apply(next.tb, two.translation);
-      if (one.sum === two.sum && (ta === tb || one.sum === emptySum)) continue;
-      const [x, y] = [sums.lastAddition(one.sum), sums.lastAddition(two.sum)];
+    const pending = [{ a, b, ta: 0, tb: 0 }];
+    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+      const [originA, originB] = [sums.origin(next.a), sums.origin(next.b)];
+      const ta = translations.apply(next.ta, originA.translation);
+      const tb = translations.apply(next.tb, originB.translation);
+      if (originA.sum === originB.sum && (ta === tb || originA.sum === emptySum)) continue;
+      const [x, y] = [sums.lastAddition(originA.sum), sums.lastAddition(originB.sum)];
       if (!x || !y || (x.tile === undefined) !== (y.tile === undefined)) return this.#sameTiles(a, b);
       if (x.tile !== undefined) {
-        const same = this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
-        if (!same) return this.#sameTiles(a, b);
-      } else open.push({ a: x.right!, b: y.right!, ta, tb });
-      open.push({ a: x.left, b: y.left, ta, tb });
+        const isSameTile =
+          this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
+        if (!isSameTile) return this.#sameTiles(a, b);
+      } else pending.push({ a: x.right!, b: y.right!, ta, tb });
+      pending.push({ a: x.left, b: y.left, ta, tb });
     }
     return true;
   }
 
   #sameTiles(a: number, b: number): boolean {
     const { sums } = this.#context;
-    const [one, two] = [sums.addendsOf(a), sums.addendsOf(b)];
-    this.#budget -= one.length + two.length;
-    if (one.length !== two.length || this.#budget < 0) return false;
+    const [addendsA, addendsB] = [sums.addendsOf(a), sums.addendsOf(b)];
+    this.#budget -= addendsA.length + addendsB.length;
+    if (addendsA.length !== addendsB.length || this.#budget < 0) return false;
     const keys = (addends: readonly Addend[]): string[] => addends.map((addend) => this.#keyOf(addend)).toSorted();
-    const others = keys(two);
-    return keys(one).every((key, i) => key === others[i]);
+    const others = keys(addendsB);
+    return keys(addendsA).every((key, i) => key === others[i]);
   }
 
   #keyOf({ tile, translation }: Addend): string {
@@ -350,8 +361,8 @@ class ContentComparison {
   }
 
   #sortedId(positions: PositionSet): number {
-    let id = this.#sorted.get(positions);
-    if (id === undefined) this.#sorted.set(positions, (id = this.#context.positions.fromSpans(positions.sorted).id));
+    let id = this.#sortedIds.get(positions);
+    if (id === undefined) this.#sortedIds.set(positions, (id = this.#context.positions.fromSpans(positions.sorted).id));
     return id;
   }
 }

@@ -3,7 +3,7 @@ import type { InternPool } from "../symbolic/intern-pool.ts";
 import type { RankRecord } from "../symbolic/rank-record.ts";
 import { writeMessages } from "./arrivals.ts";
 import type { PostedBatch } from "./batch.ts";
-import { type Content, type ContentEntry, uninitialized, Region, type ReadResult } from "./content.ts";
+import { type Content, type ContentEntry, uninitializedContent, Region, type ReadResult } from "./content.ts";
 import type { Rows, MemoryValue } from "./values.ts";
 
 /** What the storages of one rank hold while its tape is replayed, and what collectives under way do with them. */
@@ -19,19 +19,19 @@ export class RankMemory {
   readonly #readers: Int32Array;
   readonly #writers: Int32Array;
   /** Batches of messages, in order, that have arrived and are not placed yet: most are when the rank goes on, and looked at right after. */
-  #arrived: PostedBatch[] = [];
+  #arrivedBatches: PostedBatch[] = [];
   /** By storage: how many messages of these it will hold. */
-  readonly #arriving: Int32Array;
+  readonly #arrivedCounts: Int32Array;
 
   constructor({ interned, views, storageOf, storages }: RankRecord) {
     this.#interned = interned;
     this.#views = views;
     this.#storageOf = storageOf;
     this.#sizes = storages;
-    this.#contents = storages.map(() => uninitialized);
+    this.#contents = storages.map(() => uninitializedContent);
     this.#readers = new Int32Array(storages.length);
     this.#writers = new Int32Array(storages.length);
-    this.#arriving = new Int32Array(storages.length);
+    this.#arrivedCounts = new Int32Array(storages.length);
   }
 
   view(id: number): View {
@@ -63,12 +63,12 @@ export class RankMemory {
 
   /** As `read`, of the view with its four axes in another order. */
   readPermuted(id: number, order: readonly number[]): ReadResult {
-    return this.content(id).read(this.#permuted(id, order));
+    return this.content(id).read(this.#permuteLayout(id, order));
   }
 
   /** As `write`, through the view with its four axes in another order. */
   writePermuted(id: number, order: readonly number[], entries: readonly ContentEntry[]): void {
-    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#permuted(id, order), entries);
+    this.#contents[this.#storageOf[id]!] = this.content(id).write(this.#permuteLayout(id, order), entries);
   }
 
   /** Writes one thing in the place of all that a view shows. */
@@ -76,11 +76,12 @@ export class RankMemory {
     const { layout } = this.#views[id]!;
     if (layout.size === 0) return;
     const storage = this.#storageOf[id]!;
-    const before = this.#contentOf(storage);
+    const contents = this.#contentOf(storage);
     const region = new Region(value, rows, layout.box);
     // Nearly always there is nothing else in the storage.
-    const alone = before instanceof Region ? before.singleRegion(layout) !== undefined : before.regions.length === 0;
-    this.#contents[storage] = alone ? region : before.write(layout, [region]);
+    const coversStorage =
+      contents instanceof Region ? contents.singleRegion(layout) !== undefined : contents.regions.length === 0;
+    this.#contents[storage] = coversStorage ? region : contents.write(layout, [region]);
   }
 
   /** Elements of a view. */
@@ -105,14 +106,14 @@ export class RankMemory {
   }
 
   invalidate(storage: number): void {
-    if (this.#arriving[storage]! > 0) this.#writeArrived();
-    this.#contents[storage] = uninitialized;
+    if (this.#arrivedCounts[storage]! > 0) this.#placeArrivedMessages();
+    this.#contents[storage] = uninitializedContent;
   }
 
   /** All messages of a batch have arrived, each paired with what its sender sends. */
-  arrive(batch: PostedBatch): void {
-    this.#arrived.push(batch);
-    for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arriving[batch.storage(i)]!++;
+  addArrived(batch: PostedBatch): void {
+    this.#arrivedBatches.push(batch);
+    for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arrivedCounts[batch.storage(i)]!++;
   }
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
@@ -134,32 +135,32 @@ export class RankMemory {
   }
 
   /** The collective under way that a use by compute gets in the way of, if any. */
-  conflictingWork(id: number, written: boolean): number | undefined {
+  conflictingWork(id: number, isWritten: boolean): number | undefined {
     const storage = this.#storageOf[id]!;
-    if (this.#writers[storage] === 0 && !(written && this.#readers[storage]! > 0)) return undefined;
+    if (this.#writers[storage] === 0 && !(isWritten && this.#readers[storage]! > 0)) return undefined;
     const { layout } = this.#views[id]!;
     for (const batch of this.#pending) {
       for (let i = 0; i < batch.viewCount; i++) {
-        if (!written && !batch.writes(i)) continue;
-        const other = batch.view(i);
-        const { low, high } = this.#views[other]!.layout;
-        if (this.#storageOf[other] === storage && low < layout.high && layout.low < high) return batch.work;
+        if (!isWritten && !batch.writes(i)) continue;
+        const otherView = batch.view(i);
+        const { low, high } = this.#views[otherView]!.layout;
+        if (this.#storageOf[otherView] === storage && low < layout.high && layout.low < high) return batch.work;
       }
     }
     return undefined;
   }
 
   #contentOf(storage: number): Content {
-    if (this.#arriving[storage]! > 0) this.#writeArrived();
+    if (this.#arrivedCounts[storage]! > 0) this.#placeArrivedMessages();
     return this.#contents[storage]!;
   }
 
   /** Places what has arrived, in order. */
-  #writeArrived(): void {
-    const arrived = this.#arrived;
-    this.#arrived = [];
-    for (const batch of arrived) {
-      for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arriving[batch.storage(i)]!--;
+  #placeArrivedMessages(): void {
+    const batches = this.#arrivedBatches;
+    this.#arrivedBatches = [];
+    for (const batch of batches) {
+      for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arrivedCounts[batch.storage(i)]!--;
       writeMessages(batch, (storage, layout, message) => {
         this.#contents[storage] = this.#contents[storage]!.receive(layout, message, this.#sizes[storage]!);
       });
@@ -167,12 +168,12 @@ export class RankMemory {
     }
   }
 
-  #permuted(id: number, order: readonly number[]): StridedLayout {
+  #permuteLayout(id: number, order: readonly number[]): StridedLayout {
     const { layout } = this.#views[id]!;
     const { offset, sizes, strides } = layout.box;
     if (order.every((axis, i) => axis === i)) return layout;
-    const pick = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
-    return this.#interned.layouts.layout(pick(sizes), pick(strides), offset);
+    const permute = (list: readonly number[]): number[] => order.map((axis) => list[axis]!);
+    return this.#interned.layouts.layout(permute(sizes), permute(strides), offset);
   }
 
   #countUses(batch: PostedBatch, delta: number): void {

@@ -65,9 +65,9 @@ export class Relabeling {
 
   rows({ batch, head, column, positions }: Rows, side: RowSide, translation: number): Rows {
     const sequence = Math.floor(batch / this.#batch);
-    const moved = this.#sequenceAction.apply(translation, sequence);
+    const translatedSequence = this.#sequenceAction.apply(translation, sequence);
     return {
-      batch: batch + (moved - sequence) * this.#batch,
+      batch: batch + (translatedSequence - sequence) * this.#batch,
       head,
       column,
       positions: this.positions(positions, side, translation),
@@ -81,12 +81,13 @@ export class Relabeling {
 
   positions(positions: PositionSet, side: RowSide, translation: number): PositionSet {
     if (translation === 0 || positions.length === 0) return positions;
-    const all = this.#cache[side];
-    let known = all.get(positions);
-    if (!known) all.set(positions, (known = new Map<number, PositionSet>()));
-    let moved = known.get(translation);
-    if (!moved) known.set(translation, (moved = this.#translatePositions(positions, side, translation)));
-    return moved;
+    const cachedSide = this.#cache[side];
+    let byTranslation = cachedSide.get(positions);
+    if (!byTranslation) cachedSide.set(positions, (byTranslation = new Map<number, PositionSet>()));
+    let translatedPositions = byTranslation.get(translation);
+    if (!translatedPositions)
+      byTranslation.set(translation, (translatedPositions = this.#translatePositions(positions, side, translation)));
+    return translatedPositions;
   }
 
   #translatePositions(positions: PositionSet, side: RowSide, translation: number): PositionSet {

@@ -19,14 +19,14 @@ export interface ReplayState {
 }
 
 /** A rank's memory with its inputs in it. */
-export function initialMemory(record: AttentionRecord, recorded: RecordedRank, table: PositionTable): RankMemory {
-  const { tape, at, firstSequence, tensorViews } = recorded;
+export function initialMemory(record: AttentionRecord, recordedRank: RecordedRank, table: PositionTable): RankMemory {
+  const { tape, at, firstSequence, tensorViews } = recordedRank;
   const memory = new RankMemory(tape);
-  const rowsOf = (side: RowSide): Rows => {
+  const createRows = (side: RowSide): Rows => {
     return { batch: firstSequence, head: 0, column: 0, positions: table.fromSpans(record[side].spans(at)) };
   };
   // One object for the rows of queries and one for those of keys: what belongs together is quickly seen to.
-  const [queries, keys] = [rowsOf("queries"), rowsOf("keys")];
+  const [queries, keys] = [createRows("queries"), createRows("keys")];
   for (const name of ["q", "dOut"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), queries);
   for (const name of ["k", "v"] as const) memory.writeSingle(tensorViews[name], encodeValue(name), keys);
   writeSinks(memory, tensorViews.sinks, table);
@@ -37,7 +37,7 @@ export function initialMemory(record: AttentionRecord, recorded: RecordedRank, t
 interface OperandCounts {
   /** Index of the first argument that is a view; default 0. */
   readonly first?: number;
-  readonly written: number;
+  readonly numWritten: number;
   readonly count: number;
 }
 
@@ -53,7 +53,7 @@ const operands = {
 
 function operandCounts(kernel: KernelName): OperandCounts {
   const all = getOperands(kernel).filter(({ feature }) => feature === undefined);
-  return { written: all.filter(({ isMutated }) => isMutated).length, count: all.length };
+  return { numWritten: all.filter(({ isMutated }) => isMutated).length, count: all.length };
 }
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -68,33 +68,33 @@ export class Replay {
   readonly #compute: ComputeReplay;
   readonly #tensorViews: RecordedRank["tensorViews"];
   /** The collective that this rank waits for. */
-  #awaited: PostedBatch | undefined;
-  #ended = false;
+  #awaitedCollective: PostedBatch | undefined;
+  #hasEnded = false;
 
-  constructor(context: ReplayContext, recorded: RecordedRank, state: ReplayState) {
-    this.rank = recorded.tape.rank;
+  constructor(context: ReplayContext, recordedRank: RecordedRank, state: ReplayState) {
+    this.rank = recordedRank.tape.rank;
     this.#interned = context.record.interned;
-    this.#reader = recorded.tape.read();
+    this.#reader = recordedRank.tape.read();
     this.#context = context;
     this.#memory = state.memory;
     this.#streams = state.streams;
     this.#index = state.index;
-    this.#compute = new ComputeReplay(context, recorded, state.memory);
-    this.#tensorViews = recorded.tensorViews;
+    this.#compute = new ComputeReplay(context, recordedRank, state.memory);
+    this.#tensorViews = recordedRank.tensorViews;
   }
 
   /** Whether all results are there; what follows only frees memory. */
-  get ended(): boolean {
-    return this.#ended;
+  get hasEnded(): boolean {
+    return this.#hasEnded;
   }
 
   /** Goes on until the end, or a collective that is not done. */
   run(): void {
-    while (!this.#ended) {
-      if (this.#awaited !== undefined) {
-        if (!this.#awaited.isDone) return;
-        this.#memory.release(this.#awaited);
-        this.#awaited = undefined;
+    while (!this.#hasEnded) {
+      if (this.#awaitedCollective !== undefined) {
+        if (!this.#awaitedCollective.isDone) return;
+        this.#memory.release(this.#awaitedCollective);
+        this.#awaitedCollective = undefined;
       }
       if (!this.#reader.next()) return;
       this.#step(this.#reader);
@@ -110,13 +110,13 @@ export class Replay {
         return this.#memory.invalidate(event.arg(0));
       case "mark": {
         const phase = this.#interned.strings[event.arg(0)]!;
-        this.#ended = phase === "end";
+        this.#hasEnded = phase === "end";
         if (phase === "backward") this.#checkResultsWritten("out");
         if (phase === "end") this.#checkResultsWritten("dq", "dk", "dv");
         return compute.begin(phase);
       }
       case "wait":
-        this.#awaited = this.#memory.pending(event.arg(0));
+        this.#awaitedCollective = this.#memory.pending(event.arg(0));
         return;
       case "attend":
         this.#checkRace(event, operands.attend);
@@ -140,7 +140,7 @@ export class Replay {
         this.#checkRace(event, operands.add);
         return compute.add(event);
       case "compute":
-        this.#checkRace(event, { first: 2, written: event.arg(1), count: event.count - 2 });
+        this.#checkRace(event, { first: 2, numWritten: event.arg(1), count: event.count - 2 });
         for (let i = 0; i < event.arg(1); i++) this.#memory.write(event.arg(2 + i), []);
         return;
       default:
@@ -162,15 +162,15 @@ export class Replay {
   }
 
   /** Compute must not write what a collective under way reads, nor touch what it writes. */
-  #checkRace(event: TapeReader, { first = 0, written, count }: OperandCounts): void {
+  #checkRace(event: TapeReader, { first = 0, numWritten, count }: OperandCounts): void {
     for (let i = 0; i < count; i++) {
-      const conflict = this.#memory.conflictingWork(event.arg(first + i), i < written);
+      const conflict = this.#memory.conflictingWork(event.arg(first + i), i < numWritten);
       if (conflict === undefined) continue;
-      const what = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
+      const operation = event.op === "compute" ? this.#interned.strings[event.arg(0)] : event.op;
       this.#context.violations.report({
         kind: "race",
         rank: this.rank,
-        message: `rank ${this.rank}, ${this.#compute.location}: ${what} accesses memory of pending collective #${conflict}; call wait() on the collective first`,
+        message: `rank ${this.rank}, ${this.#compute.location}: ${operation} accesses memory of pending collective #${conflict}; call wait() on the collective first`,
       });
       return;
     }

@@ -28,25 +28,26 @@ const sourceSides = { q: "queries", k: "keys", v: "keys", dOut: "queries" } as c
  * Whether a rank ends with what it should: out, dq, dk and dv of its own rows, each of all their visible pairs, once; and
  * its inputs, which are the caller's, as they were.
  */
-export function checkResults(context: ReplayContext, recorded: RecordedRank, memory: RankMemory): void {
+export function checkResults(context: ReplayContext, recordedRank: RecordedRank, memory: RankMemory): void {
   const { record, positions, violations } = context;
-  const { tape, at, firstSequence, tensorViews } = recorded;
+  const { tape, at, firstSequence, tensorViews } = recordedRank;
   for (const name of ["out", "dq", "dk", "dv"] as const) {
-    const own = positions.fromSpans(record[resultSides[name]].spans(at));
-    if (own.length === 0) continue;
-    const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
+    const ownPositions = positions.fromSpans(record[resultSides[name]].spans(at));
+    if (ownPositions.length === 0) continue;
+    const expected = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
     const { entries, isComplete } = memory.read(tensorViews[name]);
-    let problem: Verdict = isComplete ? undefined : { kind: "data", message: "the tensor is not fully initialized" };
-    for (const entry of entries) problem ??= resultVerdict(entry, { name, expected, context });
-    if (problem)
-      violations.report({ ...problem, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${problem.message}` });
+    let violation: Verdict = isComplete ? undefined : { kind: "data", message: "the tensor is not fully initialized" };
+    for (const entry of entries) violation ??= resultVerdict(entry, { name, expected, context });
+    if (violation)
+      violations.report({ ...violation, rank: tape.rank, message: `rank ${tape.rank}, ${name}: ${violation.message}` });
   }
   for (const name of ["q", "k", "v", "dOut"] as const) {
-    const own = positions.fromSpans(record[sourceSides[name]].spans(at));
-    if (own.length === 0) continue;
-    const expected = { batch: firstSequence, head: 0, column: 0, positions: own };
-    const { entries, isComplete: whole } = memory.read(tensorViews[name]);
-    if (whole && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected))) continue;
+    const ownPositions = positions.fromSpans(record[sourceSides[name]].spans(at));
+    if (ownPositions.length === 0) continue;
+    const expected = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
+    const { entries, isComplete: isInitialized } = memory.read(tensorViews[name]);
+    if (isInitialized && entries.every((entry) => entry.value === encodeValue(name) && hasRows(entry, expected)))
+      continue;
     const message = `rank ${tape.rank}, ${name}: an input of the caller was overwritten`;
     violations.report({ kind: "data", rank: tape.rank, message });
   }
@@ -67,8 +68,8 @@ function resultVerdict(entry: ContentEntry, { name, expected, context }: Expecte
     const verdict = completeness.verdictOf(sum, resultSides[name], rows.positions);
     return verdict ?? (name === "out" ? sinkVerdict(context, sum) : undefined);
   }
-  const [held, due] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
+  const [actualPositions, expectedPositions] = [entry.rows, shiftExpectedRows(entry, expected)].map(({ positions }) =>
     formatPositions(positions.spans),
   );
-  return { kind: "data", message: `expected rows ${due}, received rows ${held}` };
+  return { kind: "data", message: `expected rows ${expectedPositions}, received rows ${actualPositions}` };
 }

@@ -40,8 +40,8 @@ export class SinkReplay {
     this.#context = context;
     this.#memory = memory;
     this.#view = tensorViews.sinks;
-    const own = positions.fromSpans(record.queries.spans(at));
-    this.#rows = { batch: firstSequence, head: 0, column: 0, positions: own };
+    const ownPositions = positions.fromSpans(record.queries.spans(at));
+    this.#rows = { batch: firstSequence, head: 0, column: 0, positions: ownPositions };
   }
 
   /** A copy of the sinks to all rows of their heads; false, and nothing written, if it is something else that is copied. */
@@ -50,15 +50,15 @@ export class SinkReplay {
     const { numHeads } = this.#context.record.options;
     const from = this.#memory.view(x).layout;
     const { sizes } = this.#memory.view(out).layout.box;
-    const isColumn = from.shape.length === 3 && from.shape[1] === numHeads && from.strides[1] === 1;
+    const isSinkColumn = from.shape.length === 3 && from.shape[1] === numHeads && from.strides[1] === 1;
     const sinks = this.#memory.singleRegion(this.#view);
-    if (!isColumn || from.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
+    if (!isSinkColumn || from.size !== numHeads || sizes[1] !== numHeads || !sinks) return false;
     this.#memory.writeSingle(out, sinks.value, sinks.rows);
     return true;
   }
 
   /** into ← into and the state of the sinks; false, and nothing written, if the other state is not theirs. */
-  merge(event: TapeReader, at: Pick<AttentionOperands, "rank" | "phase" | "number">): boolean {
+  merge(event: TapeReader, at: Pick<AttentionOperands, "rank" | "phase" | "tileNumber">): boolean {
     if (this.#view < 0 || !this.#isSinkState(event.arg(2), event.arg(3))) return false;
     const [out, lse] = [this.#stateSums(event.arg(0), "out"), this.#stateSums(event.arg(1), "lse")];
     if (!out || !lse) return false;
@@ -66,31 +66,31 @@ export class SinkReplay {
     const { numHeads, numKvHeads } = record.options;
     const heads = { firstHead: 0, endHead: numHeads / numKvHeads };
     const mask = record.interned.maskId(record.slices);
-    const { rank, phase, number } = at;
+    const { rank, phase, tileNumber } = at;
     const range = { q: this.#rows.positions, k: positions.fromSpans([]), mask, pairs: 0 };
-    const tile = tiles.add({ rank, phase, number, ...range, ...heads });
-    this.#memory.write(event.arg(0), this.#withTile(out, "out", tile));
-    this.#memory.write(event.arg(1), this.#withTile(lse, "lse", tile));
+    const tile = tiles.add({ rank, phase, tileNumber, ...range, ...heads });
+    this.#memory.write(event.arg(0), this.#addTile(out, "out", tile));
+    this.#memory.write(event.arg(1), this.#addTile(lse, "lse", tile));
     return true;
   }
 
   #isSinkState(out: number, lse: number): boolean {
     const [values, logits] = [this.#memory.read(out), this.#memory.singleRegion(lse)];
-    const isZero =
+    const areZero =
       values.isComplete && values.entries.every(({ value }) => this.#context.initialValues.isInitial(value, "out"));
-    return isZero && logits !== undefined && decodeKind(logits.value) === "sink";
+    return areZero && logits !== undefined && decodeKind(logits.value) === "sink";
   }
 
   /** What a view holds, if it is a state of the rank's own queries. */
   #stateSums(view: number, name: "out" | "lse"): readonly ContentEntry[] | undefined {
     const { isComplete, entries } = this.#memory.read(view);
-    const isState = (entry: ContentEntry): boolean =>
+    const isStateEntry = (entry: ContentEntry): boolean =>
       sumNumber(entry.value, name, this.#context.initialValues) !== undefined &&
       (isFill(entry.value) || hasRows(entry, this.#rows));
-    return isComplete && entries.every(isState) ? entries : undefined;
+    return isComplete && entries.every(isStateEntry) ? entries : undefined;
   }
 
-  #withTile(entries: readonly ContentEntry[], name: "out" | "lse", tile: number): ContentEntry[] {
+  #addTile(entries: readonly ContentEntry[], name: "out" | "lse", tile: number): ContentEntry[] {
     const { sums, initialValues } = this.#context;
     return entries.map((entry) => {
       const sum = sums.add(sumNumber(entry.value, name, initialValues)!, tile);

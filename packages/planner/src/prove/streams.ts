@@ -3,7 +3,7 @@ import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import { isBatch, type TapeReader } from "../symbolic/tape.ts";
 import { PostedBatch } from "./batch.ts";
-import { uninitialized } from "./content.ts";
+import { uninitializedContent } from "./content.ts";
 import type { ReplayContext } from "./context.ts";
 import { runCollective, createMember } from "./collective.ts";
 import type { MessageLog } from "./message-log.ts";
@@ -41,7 +41,7 @@ class Queue<T> {
 /** The ranks of a group that have come to one of its collectives, by number. */
 interface PendingCollective {
   readonly batches: Map<number, PostedBatch>;
-  missing: number;
+  numMissing: number;
 }
 
 /**
@@ -75,12 +75,12 @@ export class ReplayStreams {
   /** By group, or all groups that are translations of one. */
   readonly #pendingCollectives = new Map<number, Map<number, PendingCollective>>();
   /** Batches that have their turn and have not begun: a list, for one may lead to thousands. */
-  readonly #ready: PostedBatch[] = [];
+  readonly #readyBatches: PostedBatch[] = [];
   /** By rank and group: casts posted. */
   readonly #castCounts = new Map<number, number>();
   /** By block of ranks: those that became runnable. */
-  readonly #runnable: number[][];
-  #block = 0;
+  readonly #runnableRanks: number[][];
+  #currentBlock = 0;
 
   constructor(context: StreamContext) {
     const { record } = context;
@@ -88,7 +88,7 @@ export class ReplayStreams {
     this.#context = context;
     this.#quotient = new Quotient(record);
     this.queues = record.ranks.map(() => new Queue<PostedBatch>());
-    this.#runnable = Array.from({ length: Math.ceil(record.ranks.length / RANKS_PER_BLOCK) }, () => []);
+    this.#runnableRanks = Array.from({ length: Math.ceil(record.ranks.length / RANKS_PER_BLOCK) }, () => []);
     this.#unmatched = new UnmatchedMessages(this.#quotient);
   }
 
@@ -105,26 +105,27 @@ export class ReplayStreams {
     }
     if (batch.op === "groupCast" || batch.op === "groupReduce") {
       const key = index * this.#record.groups.length + batch.group;
-      batch.cast = (this.#castCounts.get(key) ?? 0) + 1;
-      this.#castCounts.set(key, batch.cast);
+      batch.castIndex = (this.#castCounts.get(key) ?? 0) + 1;
+      this.#castCounts.set(key, batch.castIndex);
     }
     const queue = this.queues[index]!;
     queue.push(batch);
-    if (queue.length === 1) this.#ready.push(batch);
-    for (let next = this.#ready.pop(); next !== undefined; next = this.#ready.pop()) this.#begin(next);
+    if (queue.length === 1) this.#readyBatches.push(batch);
+    for (let next = this.#readyBatches.pop(); next !== undefined; next = this.#readyBatches.pop())
+      this.#beginBatch(next);
   }
 
   /** Marks a rank as runnable. */
   makeRunnable(index: number): void {
-    this.#runnable[Math.floor(index / RANKS_PER_BLOCK)]!.push(index);
+    this.#runnableRanks[Math.floor(index / RANKS_PER_BLOCK)]!.push(index);
   }
 
   /** A runnable rank, of the same block as the last one if there is one; undefined if there is none. */
   nextRunnable(): number | undefined {
-    for (let i = 0; i < this.#runnable.length; i++) {
-      const index = this.#runnable[this.#block]!.pop();
+    for (let i = 0; i < this.#runnableRanks.length; i++) {
+      const index = this.#runnableRanks[this.#currentBlock]!.pop();
       if (index !== undefined) return index;
-      this.#block = (this.#block + 1) % this.#runnable.length;
+      this.#currentBlock = (this.#currentBlock + 1) % this.#runnableRanks.length;
     }
     return undefined;
   }
@@ -133,8 +134,8 @@ export class ReplayStreams {
   pendingPeers(batch: PostedBatch): number[] {
     const { ranks, family } = this.#record.groups[batch.group]!;
     if (!isBatch(batch.op)) {
-      const joined = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
-      return ranks.filter((rank) => !joined?.has(this.#quotient.index(rank)));
+      const joinedBatches = this.#pendingCollectives.get(this.#quotient.orbit(batch.group))?.get(batch.call)?.batches;
+      return ranks.filter((rank) => !joinedBatches?.has(this.#quotient.index(rank)));
     }
     const peers = new Set<number>();
     for (let i = 0; i < batch.viewCount; i++) if (this.#unmatched.includes(family, batch, i)) peers.add(batch.peer(i));
@@ -142,7 +143,7 @@ export class ReplayStreams {
   }
 
   /** The number of the rank that stands for another. */
-  indexOf(rank: number): number {
+  representativeIndex(rank: number): number {
     return this.#quotient.index(rank);
   }
 
@@ -152,7 +153,7 @@ export class ReplayStreams {
   }
 
   /** A batch has its turn: it sends what its memory holds now, before anything arrives where it sends from. */
-  #begin(batch: PostedBatch): void {
+  #beginBatch(batch: PostedBatch): void {
     if (!isBatch(batch.op)) {
       this.#joinCollective(batch);
       return;
@@ -162,44 +163,44 @@ export class ReplayStreams {
     batch.begin(memory);
     const { messageLog } = this.#context;
     const { family } = this.#record.groups[batch.group]!;
-    for (const sent of [true, false]) {
+    for (const isSend of [true, false]) {
       for (let i = 0; i < batch.viewCount; i++) {
-        if (batch.sends(i) !== sent) continue;
-        if (sent)
+        if (batch.sends(i) !== isSend) continue;
+        if (isSend)
           messageLog?.addMessage(batch.group, { from: batch.rank, to: batch.peer(i) }, memory.message(batch.view(i)));
-        if (!this.#unmatched.match(family, batch, i)) continue;
-        const { batch: other, message: number } = this.#unmatched;
-        if (sent) this.#deliver(batch, i, other, number);
-        else this.#deliver(other, number, batch, i);
+        if (!this.#unmatched.matchMessage(family, batch, i)) continue;
+        const { batch: matchedBatch, message: matchedMessage } = this.#unmatched;
+        if (isSend) this.#deliver(batch, i, matchedBatch, matchedMessage);
+        else this.#deliver(matchedBatch, matchedMessage, batch, i);
       }
     }
   }
 
   /** Both halves of a message have met: it arrives as the receiver's peer sends it, whose representative the sender is. */
   // oxlint-disable-next-line max-params -- message i of one batch and message j of another: millions of them, for which an object each would be made
-  #deliver(sending: PostedBatch, i: number, receiving: PostedBatch, j: number): void {
+  #deliver(sender: PostedBatch, i: number, receiver: PostedBatch, j: number): void {
     const { relabeling, record } = this.#context;
-    const fits = sending.size(i) === receiving.size(j);
-    const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiving.peer(j));
+    const fits = sender.size(i) === receiver.size(j);
+    const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiver.peer(j));
     // Of a message of another size than what it fills nothing is known.
-    if (!fits) receiving.receive(j, uninitialized, 0);
-    else if (translation === 0) receiving.receive(j, sending.source(i), sending.low(i));
-    else receiving.receive(j, relabeling.content(sending.messageSent(i), translation), 0);
-    if (!fits || sending.dtype(i) !== receiving.dtype(j)) {
+    if (!fits) receiver.receive(j, uninitializedContent, 0);
+    else if (translation === 0) receiver.receive(j, sender.source(i), sender.low(i));
+    else receiver.receive(j, relabeling.content(sender.messageSent(i), translation), 0);
+    if (!fits || sender.dtype(i) !== receiver.dtype(j)) {
       const bytes = (batch: PostedBatch, k: number): string =>
         `${batch.size(k) * dtypeBytes[batch.dtype(k)]} bytes of ${batch.dtype(k)}`;
-      const sizes = `sends ${bytes(sending, i)}, ${this.describe(receiving)} expects ${bytes(receiving, j)}`;
-      const text = `${this.describe(sending)} to rank ${sending.peer(i)} ${sizes}`;
-      this.#context.violations.report({ kind: "message", rank: sending.rank, message: text });
+      const sizes = `sends ${bytes(sender, i)}, ${this.describe(receiver)} expects ${bytes(receiver, j)}`;
+      const text = `${this.describe(sender)} to rank ${sender.peer(i)} ${sizes}`;
+      this.#context.violations.report({ kind: "message", rank: sender.rank, message: text });
     }
-    if (sending.cast !== receiving.cast || sending.op !== receiving.op) {
+    if (sender.castIndex !== receiver.castIndex || sender.op !== receiver.op) {
       const text =
-        `mismatched collectives: ${this.describe(sending)} sends in a ${sending.op} to rank ${sending.peer(i)}, ` +
-        `which receives it in ${this.describe(receiving)}, a different ${receiving.op}`;
-      this.#context.violations.report({ kind: "message", rank: receiving.rank, message: text });
+        `mismatched collectives: ${this.describe(sender)} sends in a ${sender.op} to rank ${sender.peer(i)}, ` +
+        `which receives it in ${this.describe(receiver)}, a different ${receiver.op}`;
+      this.#context.violations.report({ kind: "message", rank: receiver.rank, message: text });
     }
-    if (--sending.open === 0) this.#finish(sending);
-    if (--receiving.open === 0) this.#finish(receiving);
+    if (--sender.numUnmatched === 0) this.#finish(sender);
+    if (--receiver.numUnmatched === 0) this.#finish(receiver);
   }
 
   /** The last to come to a collective carries it out. */
@@ -209,31 +210,34 @@ export class ReplayStreams {
     if (!pending) this.#pendingCollectives.set(orbit, (pending = new Map<number, PendingCollective>()));
     let collective = pending.get(batch.call);
     if (!collective) {
-      const missing = this.#quotient.classesOf(batch.group).length;
-      pending.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), missing }));
+      const numMissing = this.#quotient.classesOf(batch.group).length;
+      pending.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissing }));
     }
     collective.batches.set(batch.index, batch);
-    if (--collective.missing > 0) return;
+    if (--collective.numMissing > 0) return;
     pending.delete(batch.call);
     const { ranks } = this.#record.groups[batch.group]!;
-    const joined = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
-    const mismatched = joined.find(({ op }) => op !== batch.op);
-    const problem = mismatched
+    const batchList = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
+    const mismatched = batchList.find(({ op }) => op !== batch.op);
+    const mismatch = mismatched
       ? `operation mismatch: ${this.describe(mismatched)} is ${mismatched.op}, ${this.describe(batch)} is ${batch.op}`
-      : this.#runCollective(collective.batches, joined);
-    if (problem)
-      this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: problem });
-    for (const each of joined) this.#finish(each);
+      : this.#runCollective(collective.batches, batchList);
+    if (mismatch)
+      this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: mismatch });
+    for (const joinedBatch of batchList) this.#finish(joinedBatch);
   }
 
   /** Each group whose ranks have met, once: of translations of one group, those of the ranks that were recorded. */
-  #runCollective(batches: ReadonlyMap<number, PostedBatch>, joined: readonly PostedBatch[]): string | undefined {
+  #runCollective(batches: ReadonlyMap<number, PostedBatch>, batchList: readonly PostedBatch[]): string | undefined {
     const { memories, messageLog } = this.#context;
     const inputs = new Map(
-      joined.map((batch) => [batch, batch.input < 0 ? uninitialized : memories[batch.index]!.message(batch.input)]),
+      batchList.map((batch) => [
+        batch,
+        batch.input < 0 ? uninitializedContent : memories[batch.index]!.message(batch.input),
+      ]),
     );
     for (const [batch, input] of inputs) messageLog?.addCollectiveInput(batch, input);
-    for (const group of new Set(joined.map((each) => each.group))) {
+    for (const group of new Set(batchList.map((each) => each.group))) {
       const { ranks } = this.#record.groups[group]!;
       const members = ranks.map((rank) => {
         const batch = batches.get(this.#quotient.index(rank))!;
@@ -243,11 +247,11 @@ export class ReplayStreams {
           input: inputs.get(batch)!,
         });
       });
-      const receivers = joined
+      const receivers = batchList
         .filter((each) => each.group === group)
         .map(({ rank }) => this.#quotient.groupRank(group, rank));
-      const problem = runCollective({ members, receivers }, this.#context);
-      if (problem) return problem;
+      const mismatch = runCollective({ members, receivers }, this.#context);
+      if (mismatch) return mismatch;
     }
     return undefined;
   }
@@ -255,11 +259,11 @@ export class ReplayStreams {
   /** The next of the rank has its turn. */
   #finish(batch: PostedBatch): void {
     batch.isDone = true;
-    if (isBatch(batch.op)) this.#context.memories[batch.index]!.arrive(batch);
+    if (isBatch(batch.op)) this.#context.memories[batch.index]!.addArrived(batch);
     const queue = this.queues[batch.index]!;
     queue.shift();
     this.makeRunnable(batch.index);
     const next = queue.first;
-    if (next) this.#ready.push(next);
+    if (next) this.#readyBatches.push(next);
   }
 }

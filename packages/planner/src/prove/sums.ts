@@ -8,7 +8,7 @@ export interface Tile {
   readonly rank: number;
   readonly phase: string;
   /** Among the rank's tiles of the phase, from 1 on. */
-  readonly number: number;
+  readonly tileNumber: number;
   readonly q: PositionSet;
   readonly k: PositionSet;
   /** Number of the mask. */
@@ -39,7 +39,7 @@ export class TileTable {
     this.#interned = interned;
   }
 
-  add({ rank, phase, number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
+  add({ rank, phase, tileNumber: number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
     const id = this.#length++;
     if (id === this.#pairs.length) {
       this.#fields = growCapacity(this.#fields);
@@ -68,7 +68,7 @@ export class TileTable {
     return {
       rank: field(0),
       phase: this.#interned.strings[field(1)]!,
-      number: field(2),
+      tileNumber: field(2),
       q: this.#positions.byId(field(3)),
       k: this.#positions.byId(field(4)),
       mask: field(5),
@@ -107,12 +107,12 @@ export class TileTable {
 export function describeTile({
   rank,
   phase,
-  number,
+  tileNumber: number,
   q,
   k,
 }: Omit<Tile, "mask" | "firstHead" | "endHead" | "pairs">): string {
-  const what = `(queries ${formatPositions(q.spans)}, keys ${formatPositions(k.spans)})`;
-  return `rank ${rank}, ${phase}, tile ${number} ${what}`;
+  const tileRanges = `(queries ${formatPositions(q.spans)}, keys ${formatPositions(k.spans)})`;
+  return `rank ${rank}, ${phase}, tile ${number} ${tileRanges}`;
 }
 
 /** The sum of nothing. */
@@ -142,7 +142,7 @@ export class SumTable {
   readonly #recentMerges = new Int32Array(CACHE_SIZE);
   /** Of translations of sums. */
   readonly #translationOf = new Map<number, number>();
-  readonly #translated = new Map<number, number>();
+  readonly #translationCache = new Map<number, number>();
 
   constructor(translations: Translations) {
     this.#translations = translations;
@@ -165,13 +165,13 @@ export class SumTable {
     const by = this.#translations.apply(translation, origin.translation);
     if (by === 0) return origin.sum;
     const key = origin.sum * this.#translations.ranks + by;
-    let known = this.#translated.get(key);
-    if (known === undefined) {
-      known = this.#push(origin.sum, emptySum);
-      this.#translationOf.set(known, by);
-      this.#translated.set(key, known);
+    let translated = this.#translationCache.get(key);
+    if (translated === undefined) {
+      translated = this.#push(origin.sum, emptySum);
+      this.#translationOf.set(translated, by);
+      this.#translationCache.set(key, translated);
     }
-    return known;
+    return translated;
   }
 
   /** The sum that another is a translation of, and the translation; itself if it is none. */
@@ -188,12 +188,12 @@ export class SumTable {
   }
 
   /** Whether two sums are of the same tiles, added in the same order. */
-  areEqual(a: number, b: number): boolean {
+  areEqualSums(a: number, b: number): boolean {
     if (a === b) return true;
-    const [one, two] = [this.addendsOf(a), this.addendsOf(b)];
-    const equal = ({ tile, translation }: Addend, i: number): boolean =>
-      tile === two[i]!.tile && translation === two[i]!.translation;
-    return one.length === two.length && one.every(equal);
+    const [addendsA, addendsB] = [this.addendsOf(a), this.addendsOf(b)];
+    const equalAddends = ({ tile, translation }: Addend, i: number): boolean =>
+      tile === addendsB[i]!.tile && translation === addendsB[i]!.translation;
+    return addendsA.length === addendsB.length && addendsA.every(equalAddends);
   }
 
   /** The tiles of a sum without translations, in the order in which they were added, each as often as it was. */
@@ -203,30 +203,32 @@ export class SumTable {
 
   /** The tiles of a sum in the order in which they were added, each as often as it was. */
   addendsOf(sum: number): Addend[] {
-    const found: Addend[] = [];
-    const open = [{ sum, translation: 0 }];
-    for (let next = open.pop(); next !== undefined; next = open.pop()) {
+    const addends: Addend[] = [];
+    const pending = [{ sum, translation: 0 }];
+    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
-      let { sum: one, translation } = next;
-      while (one !== emptySum) {
-        const left = this.#parts[2 * one]!;
-        const right = this.#parts[2 * one + 1]!;
-        if (right === emptySum) translation = this.#translations.apply(translation, this.#translationOf.get(one)!);
-        else if (right > 0) open.push({ sum: left, translation });
-        else found.push({ tile: -1 - right, translation });
-        one = right > 0 ? right : left;
+      let { sum: partialSum, translation } = next;
+      while (partialSum !== emptySum) {
+        const left = this.#parts[2 * partialSum]!;
+        const right = this.#parts[2 * partialSum + 1]!;
+        if (right === emptySum)
+          translation = this.#translations.apply(translation, this.#translationOf.get(partialSum)!);
+        else if (right > 0) pending.push({ sum: left, translation });
+        else addends.push({ tile: -1 - right, translation });
+        partialSum = right > 0 ? right : left;
       }
     }
-    return found.reverse();
+    return addends.reverse();
   }
 
   #intern(left: number, right: number): number {
     const hash = Math.imul(Math.imul(left, 0x9e37_79b1) ^ right, 0x85eb_ca6b);
-    const place = (hash ^ (hash >>> 15)) & (CACHE_SIZE - 1);
-    const known = this.#recentMerges[place]!;
-    if (known !== 0 && this.#parts[2 * known] === left && this.#parts[2 * known + 1] === right) return known;
+    const slot = (hash ^ (hash >>> 15)) & (CACHE_SIZE - 1);
+    const cachedSum = this.#recentMerges[slot]!;
+    if (cachedSum !== 0 && this.#parts[2 * cachedSum] === left && this.#parts[2 * cachedSum + 1] === right)
+      return cachedSum;
     const id = this.#push(left, right);
-    this.#recentMerges[place] = id;
+    this.#recentMerges[slot] = id;
     return id;
   }
 
@@ -241,8 +243,8 @@ export class SumTable {
   }
 }
 
-function growCapacity<T extends Int32Array | Float64Array>(full: T): T {
-  const larger = new (full.constructor as new (length: number) => T)(2 * full.length);
-  larger.set(full);
+function growCapacity<T extends Int32Array | Float64Array>(array: T): T {
+  const larger = new (array.constructor as new (length: number) => T)(2 * array.length);
+  larger.set(array);
   return larger;
 }

@@ -19,7 +19,7 @@ export class UnmatchedMessages {
   #fields = new Int32Array(FIELDS_PER_ENTRY * 256);
   readonly #batches: (PostedBatch | undefined)[] = [undefined];
   /** The first number that is free again. */
-  #free = NO_ENTRY;
+  #firstFree = NO_ENTRY;
   /** The half that `meet` found. */
   batch!: PostedBatch;
   message = 0;
@@ -29,7 +29,7 @@ export class UnmatchedMessages {
   }
 
   /** Whether the other half of a batch's message waits: it is `message` of `batch` then, and waits no more. If not, this one does. */
-  match(family: number, batch: PostedBatch, i: number): boolean {
+  matchMessage(family: number, batch: PostedBatch, i: number): boolean {
     const [channel, at] = [this.#channel(family, batch, i), this.#channelOffset(batch, i)];
     const first = channel[at]!;
     if (
@@ -48,25 +48,25 @@ export class UnmatchedMessages {
 
   /** Whether the half of a batch's message waits. */
   includes(family: number, batch: PostedBatch, i: number): boolean {
-    let half = this.#channel(family, batch, i)[this.#channelOffset(batch, i)]!;
-    while (half !== NO_ENTRY && (this.#batches[half] !== batch || this.#fields[FIELDS_PER_ENTRY * half + 1] !== i))
-      half = this.#fields[FIELDS_PER_ENTRY * half]!;
-    return half !== NO_ENTRY;
+    let entry = this.#channel(family, batch, i)[this.#channelOffset(batch, i)]!;
+    while (entry !== NO_ENTRY && (this.#batches[entry] !== batch || this.#fields[FIELDS_PER_ENTRY * entry + 1] !== i))
+      entry = this.#fields[FIELDS_PER_ENTRY * entry]!;
+    return entry !== NO_ENTRY;
   }
 
   #add(batch: PostedBatch, i: number): number {
-    let half = this.#free;
-    if (half === NO_ENTRY) half = this.#batches.length;
-    else this.#free = this.#fields[FIELDS_PER_ENTRY * half]!;
-    if (FIELDS_PER_ENTRY * half === this.#fields.length) {
+    let entry = this.#firstFree;
+    if (entry === NO_ENTRY) entry = this.#batches.length;
+    else this.#firstFree = this.#fields[FIELDS_PER_ENTRY * entry]!;
+    if (FIELDS_PER_ENTRY * entry === this.#fields.length) {
       const larger = new Int32Array(2 * this.#fields.length);
       larger.set(this.#fields);
       this.#fields = larger;
     }
-    this.#batches[half] = batch;
-    this.#fields[FIELDS_PER_ENTRY * half] = NO_ENTRY;
-    this.#fields[FIELDS_PER_ENTRY * half + 1] = i;
-    return half;
+    this.#batches[entry] = batch;
+    this.#fields[FIELDS_PER_ENTRY * entry] = NO_ENTRY;
+    this.#fields[FIELDS_PER_ENTRY * entry + 1] = i;
+    return entry;
   }
 
   /** Frees the number of a half; the next one of its channel. */
@@ -75,8 +75,8 @@ export class UnmatchedMessages {
     this.batch = this.#batches[entry]!;
     this.message = this.#fields[FIELDS_PER_ENTRY * entry + 1]!;
     this.#batches[entry] = undefined;
-    this.#fields[FIELDS_PER_ENTRY * entry] = this.#free;
-    this.#free = entry;
+    this.#fields[FIELDS_PER_ENTRY * entry] = this.#firstFree;
+    this.#firstFree = entry;
     return next;
   }
 
@@ -88,7 +88,7 @@ export class UnmatchedMessages {
 
   /** Where in the channels of its sender a message is: by the receiver, as the sender's representative has it. */
   #channelOffset(batch: PostedBatch, i: number): number {
-    const [own, peer] = [batch.rank, batch.peer(i)];
-    return 2 * (batch.sends(i) ? this.#quotient.receiver(own, peer) : this.#quotient.receiver(peer, own));
+    const [sender, peer] = [batch.rank, batch.peer(i)];
+    return 2 * (batch.sends(i) ? this.#quotient.receiver(sender, peer) : this.#quotient.receiver(peer, sender));
   }
 }

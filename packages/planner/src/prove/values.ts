@@ -16,7 +16,7 @@ export type SumName = "out" | "lse" | "dq" | "dk" | "dv";
 
 const KIND_BITS = 4;
 const KIND_MASK = (1 << KIND_BITS) - 1;
-const [OUT, DV, DELTA, FILL] = [4, 8, 9, 10];
+const [OUT_CODE, DV, DELTA_CODE, FILL_CODE] = [4, 8, 9, 10];
 
 const kindCodes = Object.fromEntries(valueKinds.map((kind, code) => [kind, code])) as Readonly<
   Record<ValueKind, number>
@@ -36,24 +36,24 @@ export function decodePayload(value: MemoryValue): number {
 }
 
 export function isInputRow(value: MemoryValue): boolean {
-  return (value & KIND_MASK) < OUT;
+  return (value & KIND_MASK) < OUT_CODE;
 }
 
 export function isSum(value: MemoryValue): boolean {
   const code = value & KIND_MASK;
-  return code >= OUT && code <= DV;
+  return code >= OUT_CODE && code <= DV;
 }
 
 export function isDelta(value: MemoryValue): boolean {
-  return (value & KIND_MASK) === DELTA;
+  return (value & KIND_MASK) === DELTA_CODE;
 }
 
 export function isFill(value: MemoryValue): boolean {
-  return (value & KIND_MASK) === FILL;
+  return (value & KIND_MASK) === FILL_CODE;
 }
 
 /** Whether both are of the same kind. */
-export function sameKind(a: MemoryValue, b: MemoryValue): boolean {
+export function haveSameKind(a: MemoryValue, b: MemoryValue): boolean {
   return (a & KIND_MASK) === (b & KIND_MASK);
 }
 

@@ -66,8 +66,8 @@ export class PairCounts {
 
   count(queries: number, keys: number, mask: number): number {
     const { rows, masks } = this.#interned;
-    const known = ((this.#cache[mask] ??= [])[queries] ??= []);
-    return (known[keys] ??=
+    const counts = ((this.#cache[mask] ??= [])[queries] ??= []);
+    return (counts[keys] ??=
       visiblePairsUnchecked(rows[queries]!, rows[keys]!, masks[mask]!) / this.#interned.sampleCount(mask));
   }
 }

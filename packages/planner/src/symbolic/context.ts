@@ -46,8 +46,8 @@ export class SymbolicContext implements Context {
 
   backend(nameOrValue: string | AttentionBackend): AttentionBackend {
     if (typeof nameOrValue !== "string") return nameOrValue;
-    const found = this.#backends.findLast(({ name }) => name === nameOrValue);
-    if (found) return found;
+    const matchingBackend = this.#backends.findLast(({ name }) => name === nameOrValue);
+    if (matchingBackend) return matchingBackend;
     throw new OptionError({
       where: "backend",
       expected: `one of ${this.#backends.map(({ name }) => `"${name}"`).join(", ")}`,

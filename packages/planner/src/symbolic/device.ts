@@ -57,11 +57,11 @@ function recorderSource(kernel: KernelName, code: number): string {
     .map(({ name }) => `record.viewOf(${name})`);
   const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"] : [];
   const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
-  const numbers = [...views, ...rows, ...value];
+  const argumentsSource = [...views, ...rows, ...value];
   return [
     has("tile") ? "checkFeatures(device, kv, tile);" : "",
-    `const at = record.open(${code}, ${numbers.length});`,
-    ...numbers.map((number, i) => `record.set(at + ${i}, ${number});`),
+    `const at = record.open(${code}, ${argumentsSource.length});`,
+    ...argumentsSource.map((argument, i) => `record.set(at + ${i}, ${argument});`),
   ].join("\n");
 }
 
@@ -71,7 +71,7 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
   const kernels = Object.fromEntries(
     kernelRecorders.map(([kernel, recorder]) => [kernel, recorder(record)]),
   ) as unknown as Kernels;
-  const [recordAdd, otherBinary] = [add(values), kernels.binary];
+  const [recordAdd, recordBinary] = [add(values), kernels.binary];
   return {
     ...kernels,
     attend: attend(values),
@@ -80,7 +80,7 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
     rowDot: rowDot(values),
     copy: copy(values),
     fill: fill(values),
-    binary: (op, out, a, b) => (op === "add" ? recordAdd : otherBinary)(op, out, a, b),
+    binary: (op, out, a, b) => (op === "add" ? recordAdd : recordBinary)(op, out, a, b),
   };
 }
 
@@ -88,20 +88,26 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
 function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
   const operands = getOperands(kernel);
   const mutated = operands.filter(({ isMutated }) => isMutated);
-  const onlyRead = operands.filter(({ isMutated }) => !isMutated);
-  const isNamed = "enum" in kernelSchema[kernel][0];
+  const readOnlyOperands = operands.filter(({ isMutated }) => !isMutated);
+  const isEnumKernel = "enum" in kernelSchema[kernel][0];
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
   return (record) =>
     (...args) => {
-      const listViews = (some: readonly Operand[]): number[] =>
-        some.flatMap((operand) => {
+      const listViews = (selected: readonly Operand[]): number[] =>
+        selected.flatMap((operand) => {
           const tensor = getTensor(operand, args);
           return tensor === null ? [] : [record.viewOf(tensor)];
         });
       const outputs = listViews(mutated);
       const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
-      const name = record.interned.stringId(isNamed ? `${args[0] as string}${suffix}` : kernel);
-      record.push(opcodes.compute, [name, outputs.length, ...outputs, ...listViews(onlyRead), ...listViews(updated)]);
+      const name = record.interned.stringId(isEnumKernel ? `${args[0] as string}${suffix}` : kernel);
+      record.push(opcodes.compute, [
+        name,
+        outputs.length,
+        ...outputs,
+        ...listViews(readOnlyOperands),
+        ...listViews(updated),
+      ]);
       for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(kernel);
     };
 }

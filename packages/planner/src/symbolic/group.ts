@@ -45,8 +45,8 @@ export class SymbolicGroup extends CheckedGroup {
   declare readonly hosts?: readonly number[];
   readonly info: GroupInfo;
   #calls = 0;
-  #sent = 0;
-  #received = 0;
+  #bytesSent = 0;
+  #bytesReceived = 0;
   #messages = 0;
   #closed = false;
 
@@ -73,9 +73,9 @@ export class SymbolicGroup extends CheckedGroup {
   protected post(call: CollectiveCall, label: string): Work {
     const { op } = call;
     if (!isBatch(op)) return this.#collective(op, call, label || op);
-    const transfers = call.transfers!.map((each) => {
-      const isSend = "to" in each;
-      return { tensor: each.tensor, rows: undefined, peer: isSend ? each.to : each.from, isSend };
+    const transfers = call.transfers!.map((transfer) => {
+      const isSend = "to" in transfer;
+      return { tensor: transfer.tensor, rows: undefined, peer: isSend ? transfer.to : transfer.from, isSend };
     });
     return this.#batch(op, transfers, label || op);
   }
@@ -91,7 +91,7 @@ export class SymbolicGroup extends CheckedGroup {
 
   /** Point-to-point messages only; `count` counts the collectives too. */
   traffic(): Traffic {
-    return { bytesSent: this.#sent, bytesReceived: this.#received, messagesSent: this.#messages };
+    return { bytesSent: this.#bytesSent, bytesReceived: this.#bytesReceived, messagesSent: this.#messages };
   }
 
   startTrace(): void {}
@@ -151,21 +151,21 @@ export class SymbolicGroup extends CheckedGroup {
 
   #countMessage(isSend: boolean, { bytes }: View): void {
     if (isSend) {
-      this.#sent += bytes;
+      this.#bytesSent += bytes;
       this.#messages++;
-    } else this.#received += bytes;
+    } else this.#bytesReceived += bytes;
   }
 }
 
 /** The largest number that a tape can hold: 32 bits. */
-const MAX_SHARE = 2 ** 31 - 1;
+const MAX_SHARD_SIZE = 2 ** 31 - 1;
 
 function checkShardCounts(where: string, counts: readonly number[]): void {
   const max = counts.reduce((a, b) => Math.max(a, b), 0);
-  if (max <= MAX_SHARE) return;
+  if (max <= MAX_SHARD_SIZE) return;
   throw new ShapeError({
     where,
-    expected: `send and receive counts of at most ${MAX_SHARE} elements`,
+    expected: `send and receive counts of at most ${MAX_SHARD_SIZE} elements`,
     received: String(max),
   });
 }

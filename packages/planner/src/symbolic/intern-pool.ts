@@ -20,11 +20,11 @@ export class InternPool {
   #lastMaskNumber = -1;
 
   rowsId(spans: readonly Span[]): number {
-    if (spans.length <= MAX_HASHED_SPANS) return this.#rows.numberOf(spans, hashSpans(spans));
+    if (spans.length <= MAX_HASHED_SPANS) return this.#rows.intern(spans, hashSpans(spans));
     // Layouts return the same list for the same coordinate.
-    let number = this.#rowIds.get(spans);
-    if (number === undefined) this.#rowIds.set(spans, (number = this.#rows.numberOf(spans, hashSpans(spans))));
-    return number;
+    let rowsNumber = this.#rowIds.get(spans);
+    if (rowsNumber === undefined) this.#rowIds.set(spans, (rowsNumber = this.#rows.intern(spans, hashSpans(spans))));
+    return rowsNumber;
   }
 
   maskId(mask: readonly Slice[]): number {
@@ -34,7 +34,7 @@ export class InternPool {
     for (const { q0, q1, k0, k1 } of mask)
       hash = combineHash(combineHash(combineHash(combineHash(hash, q0), q1), k0), k1);
     this.#lastMask = mask;
-    this.#lastMaskNumber = this.#masks.numberOf(mask, hash);
+    this.#lastMaskNumber = this.#masks.intern(mask, hash);
     return this.#lastMaskNumber;
   }
 
@@ -42,9 +42,9 @@ export class InternPool {
   tileMaskId(tile: Pick<Tile, "mask" | "modifiers">): number {
     const samples = tile.modifiers?.sampleMasks;
     if (!samples) return this.maskId(tile.mask);
-    const number = this.maskId(this.tileSlices(tile));
-    this.#sampleCounts.set(number, samples.length);
-    return number;
+    const maskNumber = this.maskId(this.tileSlices(tile));
+    this.#sampleCounts.set(maskNumber, samples.length);
+    return maskNumber;
   }
 
   /**
@@ -54,12 +54,16 @@ export class InternPool {
   tileSlices({ mask, modifiers }: Pick<Tile, "mask" | "modifiers">): readonly Slice[] {
     const samples = modifiers?.sampleMasks;
     if (!samples) return mask;
-    const known = this.#batchSlices.get(samples) ?? new Map<readonly Slice[], readonly Slice[]>();
-    this.#batchSlices.set(samples, known);
-    let slices = known.get(mask);
+    const tileSlicesByMask = this.#batchSlices.get(samples) ?? new Map<readonly Slice[], readonly Slice[]>();
+    this.#batchSlices.set(samples, tileSlicesByMask);
+    let slices = tileSlicesByMask.get(mask);
     if (!slices) {
-      slices = samples.flatMap((own, k) => [{ q0: 0, q1: 0, k0: k, k1: k, type: "full" } as const, ...mask, ...own]);
-      known.set(mask, slices);
+      slices = samples.flatMap((sampleSlices, k) => [
+        { q0: 0, q1: 0, k0: k, k1: k, type: "full" } as const,
+        ...mask,
+        ...sampleSlices,
+      ]);
+      tileSlicesByMask.set(mask, slices);
     }
     return slices;
   }
@@ -91,36 +95,42 @@ class InternTable<T extends object> {
   readonly #isEqual: (a: T, b: T) => boolean;
   readonly #byHash = new Map<number, number[]>();
 
-  constructor(values: T[], same: (a: T, b: T) => boolean) {
+  constructor(values: T[], isEqual: (a: T, b: T) => boolean) {
     this.#values = values;
-    this.#isEqual = same;
+    this.#isEqual = isEqual;
   }
 
-  numberOf(value: T, hash: number): number {
+  intern(value: T, hash: number): number {
     let candidates = this.#byHash.get(hash);
     if (!candidates) this.#byHash.set(hash, (candidates = []));
-    for (const number of candidates) {
-      if (this.#values[number] === value || this.#isEqual(this.#values[number]!, value)) return number;
+    for (const candidate of candidates) {
+      if (this.#values[candidate] === value || this.#isEqual(this.#values[candidate]!, value)) return candidate;
     }
-    const number = this.#values.push(value) - 1;
-    candidates.push(number);
-    return number;
+    const id = this.#values.push(value) - 1;
+    candidates.push(id);
+    return id;
   }
 }
 
 function sameRows(a: readonly Span[], b: readonly Span[]): boolean {
   if (a.length !== b.length) return false;
   for (let i = 0; i < a.length; i++) {
-    const [one, two] = [a[i]!, b[i]!];
-    if (one.start !== two.start || one.length !== two.length || one.step !== two.step) return false;
+    const [spanA, spanB] = [a[i]!, b[i]!];
+    if (spanA.start !== spanB.start || spanA.length !== spanB.length || spanA.step !== spanB.step) return false;
   }
   return true;
 }
 
 function sameMask(a: readonly Slice[], b: readonly Slice[]): boolean {
-  const equal = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
-    const other = b[i]!;
-    return q0 === other.q0 && q1 === other.q1 && k0 === other.k0 && k1 === other.k1 && type === other.type;
+  const equalSlices = ({ q0, q1, k0, k1, type }: Slice, i: number): boolean => {
+    const otherSlice = b[i]!;
+    return (
+      q0 === otherSlice.q0 &&
+      q1 === otherSlice.q1 &&
+      k0 === otherSlice.k0 &&
+      k1 === otherSlice.k1 &&
+      type === otherSlice.type
+    );
   };
-  return a.length === b.length && a.every(equal);
+  return a.length === b.length && a.every(equalSlices);
 }

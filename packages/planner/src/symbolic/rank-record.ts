@@ -1,12 +1,12 @@
 import { type DType, dtypeBytes, type RowRange, Storage, type Tensor } from "@mosaic/core";
-import { isLayout, type View } from "./strided-layout.ts";
+import { matchesLayout, type View } from "./strided-layout.ts";
 import type { InternPool } from "./intern-pool.ts";
 import { opcodes, type TapeReader, Tape } from "./tape.ts";
 
 /** Memory that is not there: it has a size and a number. */
 export class SymbolicStorage extends Storage {
   readonly id: number;
-  readonly #free: (storage: SymbolicStorage) => void;
+  readonly #onRelease: (storage: SymbolicStorage) => void;
   /** The tensor that an event used last, which the next one mostly uses too, and the number of its view. */
   lastTensor: Tensor | undefined;
   lastView = -1;
@@ -17,10 +17,10 @@ export class SymbolicStorage extends Storage {
   /** Of many views, by offset: the one that was made last. */
   lastByOffset: Map<number, number> | undefined;
 
-  constructor(id: number, byteLength: number, free: (storage: SymbolicStorage) => void) {
+  constructor(id: number, byteLength: number, onRelease: (storage: SymbolicStorage) => void) {
     super(byteLength);
     this.id = id;
-    this.#free = free;
+    this.#onRelease = onRelease;
   }
 
   /** An address as good as any: no two storages share one. */
@@ -31,7 +31,7 @@ export class SymbolicStorage extends Storage {
   /** Not at the collection of garbage, too: nothing is lost with it, and a record must not depend on when that happens. */
   protected free(): void {
     this.resetReferences();
-    this.#free(this);
+    this.#onRelease(this);
   }
 }
 
@@ -52,7 +52,7 @@ export class RankRecord {
   readonly #freeLists = new Map<number, SymbolicStorage[]>();
   /** By view: the one of the same storage and offset that was made before; −1 if none. */
   #sameOffset: number[] = [];
-  #workCount = 0;
+  #numWorks = 0;
 
   constructor(rank: number, interned: InternPool) {
     this.rank = rank;
@@ -90,16 +90,16 @@ export class RankRecord {
 
   /** A fresh number for a collective. */
   nextWorkId(): number {
-    return this.#workCount++;
+    return this.#numWorks++;
   }
 
   /** Memory for so many elements; `onFree` is called, with its bytes, when no tensor uses it any more. */
   allocate(size: number, dtype: DType, onFree: (bytes: number) => void): SymbolicStorage {
     const bytes = dtypeBytes[dtype];
     const kind = 8 * size + bytes;
-    let free = this.#freeLists.get(kind);
-    if (!free) this.#freeLists.set(kind, (free = []));
-    const storage = free.pop() ?? this.#newStorage(size, size * bytes, { free, onFree });
+    let freeList = this.#freeLists.get(kind);
+    if (!freeList) this.#freeLists.set(kind, (freeList = []));
+    const storage = freeList.pop() ?? this.#newStorage(size, size * bytes, { free: freeList, onFree });
     this.#tape.set(this.#tape.open(opcodes.empty, 1), storage.id);
     return storage;
   }
@@ -135,8 +135,12 @@ export class RankRecord {
   #findView(view: ViewInit, storage: SymbolicStorage): number {
     const { views, nextView, lastByOffset } = storage;
     if (lastByOffset) {
-      for (let number = lastByOffset.get(view.offset) ?? -1; number >= 0; number = this.#sameOffset[number]!)
-        if (this.#isView(number, view)) return number;
+      for (
+        let viewNumber = lastByOffset.get(view.offset) ?? -1;
+        viewNumber >= 0;
+        viewNumber = this.#sameOffset[viewNumber]!
+      )
+        if (this.#isView(viewNumber, view)) return viewNumber;
       return this.#addView(view, storage);
     }
     // Views are mostly used again in the same order: the next one is tried first.
@@ -149,30 +153,30 @@ export class RankRecord {
     return this.#addView(view, storage);
   }
 
-  #isView(number: number, { dtype, shape, strides, offset }: ViewInit): boolean {
-    const view = this.views[number]!;
-    return view.dtype === dtype && isLayout(view.layout, shape, strides, offset);
+  #isView(viewNumber: number, { dtype, shape, strides, offset }: ViewInit): boolean {
+    const view = this.views[viewNumber]!;
+    return view.dtype === dtype && matchesLayout(view.layout, shape, strides, offset);
   }
 
   #addView({ dtype, shape, strides, offset }: ViewInit, storage: SymbolicStorage): number {
     const { layouts } = this.interned;
     const view = layouts.view(layouts.layout(shape, strides, offset), dtype);
-    const number = this.views.push(view) - 1;
+    const viewNumber = this.views.push(view) - 1;
     this.storageOf.push(storage.id);
     this.viewBytes.push(view.bytes);
     if (!storage.lastByOffset) {
-      storage.views.push(number);
-      if (storage.views.length <= MAX_SEARCHED_VIEWS) return number;
+      storage.views.push(viewNumber);
+      if (storage.views.length <= MAX_SEARCHED_VIEWS) return viewNumber;
       storage.lastByOffset = new Map<number, number>();
-      for (const each of storage.views) this.#index(storage.lastByOffset, each);
-    } else this.#index(storage.lastByOffset, number);
-    return number;
+      for (const storedView of storage.views) this.#index(storage.lastByOffset, storedView);
+    } else this.#index(storage.lastByOffset, viewNumber);
+    return viewNumber;
   }
 
-  #index(lastByOffset: Map<number, number>, number: number): void {
-    const { offset } = this.views[number]!.layout;
-    this.#sameOffset[number] = lastByOffset.get(offset) ?? -1;
-    lastByOffset.set(offset, number);
+  #index(lastByOffset: Map<number, number>, viewNumber: number): void {
+    const { offset } = this.views[viewNumber]!.layout;
+    this.#sameOffset[viewNumber] = lastByOffset.get(offset) ?? -1;
+    lastByOffset.set(offset, viewNumber);
   }
 }
 

@@ -44,7 +44,7 @@ export class LayoutTable {
     for (let i = 0; i < shape.length; i++) hash = combineHash(combineHash(hash, shape[i]!), strides[i]!);
     let layouts = this.#layouts.get(hash);
     if (!layouts) this.#layouts.set(hash, (layouts = []));
-    for (const layout of layouts) if (isLayout(layout, shape, strides, offset)) return layout;
+    for (const layout of layouts) if (matchesLayout(layout, shape, strides, offset)) return layout;
     // Copies: the owner of the view may change its lists.
     const layout = layoutOfView([...shape], [...strides], offset);
     layouts.push(layout);
@@ -63,7 +63,7 @@ export class LayoutTable {
 
 /** Whether a layout is this one. */
 // oxlint-disable-next-line max-params -- called millions of times, for which an object each would be made
-export function isLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
+export function matchesLayout(layout: StridedLayout, shape: Shape, strides: Shape, offset: number): boolean {
   if (layout.offset !== offset || layout.shape.length !== shape.length) return false;
   for (let i = 0; i < shape.length; i++) {
     if (layout.shape[i] !== shape[i] || layout.strides[i] !== strides[i]) return false;
@@ -73,8 +73,8 @@ export function isLayout(layout: StridedLayout, shape: Shape, strides: Shape, of
 
 function layoutOfView(shape: Shape, strides: Shape, offset: number): StridedLayout {
   const size = shape.reduce((product, length) => product * length, 1);
-  const reach = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
-  const high = size === 0 ? offset : offset + reach;
+  const extent = shape.reduce((sum, length, axis) => sum + (length - 1) * strides[axis]!, 1);
+  const high = size === 0 ? offset : offset + extent;
   const box = { ...padToFourAxes({ shape, strides, size }), offset, low: offset, high };
   return { shape, strides, offset, size, dense: isContiguous(shape, strides), low: offset, high, box };
 }
@@ -90,7 +90,7 @@ function padToFourAxes({
 }
 
 /** A hash and one more number, as a hash of both. */
-export function combineHash(hash: number, number: number): number {
-  const high = Math.imul(hash ^ (hash >>> 15) ^ (number | 0), 0x2c1b_3c6d);
+export function combineHash(hash: number, value: number): number {
+  const high = Math.imul(hash ^ (hash >>> 15) ^ (value | 0), 0x2c1b_3c6d);
   return (high ^ (high >>> 13)) >>> 2;
 }

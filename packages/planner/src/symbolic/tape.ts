@@ -63,13 +63,13 @@ export interface TapeEvent {
 }
 
 /** Numbers in a piece of tape: the first has few, for most ranks of small worlds fill no more, and the longest this many. */
-const [MIN_CHUNK, MAX_CHUNK] = [256, 2 ** 14];
+const [MIN_CHUNK_LENGTH, MAX_CHUNK_LENGTH] = [256, 2 ** 14];
 
 /** Events in the order in which a rank's host enqueued them, 4 bytes a number: a thousand ranks make millions. */
 export class Tape {
   /** Pieces, each of whole events, so that nothing is copied when a tape grows. */
   readonly #fullChunks: Int32Array[] = [];
-  #code = new Int32Array(MIN_CHUNK);
+  #code = new Int32Array(MIN_CHUNK_LENGTH);
   #length = 0;
   #events = 0;
 
@@ -102,7 +102,7 @@ export class Tape {
 
   #grow(event: number): void {
     this.#fullChunks.push(this.#code.subarray(0, this.#length));
-    this.#code = new Int32Array(Math.max(event, Math.min(MAX_CHUNK, 2 * this.#code.length)));
+    this.#code = new Int32Array(Math.max(event, Math.min(MAX_CHUNK_LENGTH, 2 * this.#code.length)));
     this.#length = 0;
   }
 

@@ -63,8 +63,8 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
 
 /** A mesh of whole ranks, whose axes keep the order in which they are named: numbers would come first. */
 function checkMesh(where: string, mesh: Coordinate): void {
-  const isLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
-  if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isLength(length))) return;
+  const isValidLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
+  if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isValidLength(length))) return;
   throw new OptionError({
     where,
     expected: "a mesh with axis names that begin with a letter and integer axis sizes ≥ 1",
@@ -126,19 +126,22 @@ export class LazyWorld {
     const groups = new Map<string, ProcessGroup>([["", world]]);
     for (const digit of this.#axes) {
       // As `init` has it: an axis that joins all ranks is the world.
-      const whole = digit.length === this.size;
-      groups.set(digit.axis, whole ? world : new SymbolicGroup(device, this.#groupAlong(digit.axis, digit, rank)));
+      const isWholeWorld = digit.length === this.size;
+      groups.set(
+        digit.axis,
+        isWholeWorld ? world : new SymbolicGroup(device, this.#groupAlong(digit.axis, digit, rank)),
+      );
     }
     const mesh = symbolicMesh(this.#mesh, coordinateOf(rank, this.#mesh), groups);
     return new SymbolicContext({ device, mesh, backends: this.#backends });
   }
 
   #groupAlong(axis: string, { stride, length }: Pick<RankDigit, "stride" | "length">, rank: number): GroupInfo {
-    const first = rank - (Math.floor(rank / stride) % length) * stride;
-    const key = `${axis}:${first}`;
+    const firstRank = rank - (Math.floor(rank / stride) % length) * stride;
+    const key = `${axis}:${firstRank}`;
     let members = this.#groupsByLine.get(key);
     if (!members) {
-      const ranks = Array.from({ length }, (_, i) => first + i * stride);
+      const ranks = Array.from({ length }, (_, i) => firstRank + i * stride);
       members = this.#registry.add(axis === "" ? "world" : axis, axis, ranks);
       this.#groupsByLine.set(key, members);
     }
@@ -170,10 +173,10 @@ class GroupRegistry {
   /** `family`: what groups along one axis have in common. */
   add(name: string, family: string, ranks: readonly number[]): GroupInfo {
     const split = (call: SplitCall): Promise<GroupInfo> => this.#split(call);
-    let number = this.#families.get(family);
-    if (number === undefined) this.#families.set(family, (number = this.#families.size));
+    let familyNumber = this.#families.get(family);
+    if (familyNumber === undefined) this.#families.set(family, (familyNumber = this.#families.size));
     const hosts = this.#hosts && ranks.map((rank) => this.#hosts![rank]!);
-    const members = { id: this.groups.length, family: number, name, ranks, ...(hosts && { hosts }), split };
+    const members = { id: this.groups.length, family: familyNumber, name, ranks, ...(hosts && { hosts }), split };
     this.groups.push(members);
     return members;
   }
@@ -181,16 +184,17 @@ class GroupRegistry {
   #split(call: SplitCall): Promise<GroupInfo> {
     return new Promise((resolve) => {
       appendTo(this.#pendingSplits, call.parent, { ...call, resolve });
-      const all = this.#pendingSplits.get(call.parent)!;
-      if (all.length < call.parent.ranks.length) return;
+      const pendingCalls = this.#pendingSplits.get(call.parent)!;
+      if (pendingCalls.length < call.parent.ranks.length) return;
       this.#pendingSplits.delete(call.parent);
       const colors = new Map<number, PendingSplit[]>();
-      for (const each of all.toSorted((a, b) => a.rank - b.rank)) appendTo(colors, each.color, each);
+      for (const pendingCall of pendingCalls.toSorted((a, b) => a.rank - b.rank))
+        appendTo(colors, pendingCall.color, pendingCall);
       for (const group of colors.values()) {
         const ranks = group.map(({ rank }) => call.parent.ranks[rank]!);
         // A family of its own: no other group has it.
-        const made = this.add(group[0]!.name, `split ${this.groups.length}`, ranks);
-        for (const { resolve } of group) resolve(made);
+        const splitGroup = this.add(group[0]!.name, `split ${this.groups.length}`, ranks);
+        for (const { resolve } of group) resolve(splitGroup);
       }
     });
   }

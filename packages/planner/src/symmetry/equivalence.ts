@@ -28,20 +28,20 @@ class Equivalence {
   readonly #comparison: TapeComparison;
   readonly #translation: number;
 
-  constructor(one: RecordedRank, other: RecordedRank, comparison: TapeComparison) {
+  constructor(first: RecordedRank, second: RecordedRank, comparison: TapeComparison) {
     const { translations } = comparison;
-    this.#first = one;
-    this.#second = other;
+    this.#first = first;
+    this.#second = second;
     this.#comparison = comparison;
-    const back = translations.inverse(translations.translationTo(one.tape.rank));
-    this.#translation = translations.apply(translations.translationTo(other.tape.rank), back);
+    const inverse = translations.inverse(translations.translationTo(first.tape.rank));
+    this.#translation = translations.apply(translations.translationTo(second.tape.rank), inverse);
   }
 
   areTapesEqual(): boolean {
     const [a, b] = [this.#first.tape.read(), this.#second.tape.read()];
     for (;;) {
-      const [more, too] = [nextOperation(a), nextOperation(b)];
-      if (!more || !too) return more === too;
+      const [hasNextA, hasNextB] = [nextOperation(a), nextOperation(b)];
+      if (!hasNextA || !hasNextB) return hasNextA === hasNextB;
       if (a.op !== b.op || a.count !== b.count || !this.#sameOperation(a, b)) return false;
     }
   }
@@ -90,10 +90,10 @@ class Equivalence {
     at: { readonly q: number; readonly k: number; readonly rows: number },
   ): boolean {
     for (const i of [at.q, at.k]) {
-      const [one, other] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#second)!.layout.box];
-      for (let axis = 0; axis < 4; axis++) if (one.sizes[axis] !== other.sizes[axis]) return false;
-      const [width, row] = [one.sizes[3]!, 2];
-      if (one.strides[row]! > width !== other.strides[row]! > width) return false;
+      const [boxA, boxB] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#second)!.layout.box];
+      for (let axis = 0; axis < 4; axis++) if (boxA.sizes[axis] !== boxB.sizes[axis]) return false;
+      const [width, row] = [boxA.sizes[3]!, 2];
+      if (boxA.strides[row]! > width !== boxB.strides[row]! > width) return false;
     }
     const { pairs } = this.#comparison;
     const of = (event: TapeReader) => pairs?.count(event.arg(at.rows), event.arg(at.rows + 1), event.arg(at.rows + 2));
@@ -113,22 +113,22 @@ class Equivalence {
 
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
   #sameMessage(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
-    if (b.arg(j) !== this.#translated(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
+    if (b.arg(j) !== this.#translateRank(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
     return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#second));
   }
 
   /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
   #sameTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
-    const places = new Map<number, number[]>();
+    const byPeer = new Map<number, number[]>();
     const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
     for (let j = 3; j < b.count; j += 3) {
       const key = keyOf(b.arg(j), b.arg(j + 1));
-      const list = places.get(key);
+      const list = byPeer.get(key);
       if (list) list.push(j);
-      else places.set(key, [j]);
+      else byPeer.set(key, [j]);
     }
     for (let i = 3; i < a.count; i += 3) {
-      const j = places.get(keyOf(this.#translated(a.arg(i)), a.arg(i + 1)))?.shift();
+      const j = byPeer.get(keyOf(this.#translateRank(a.arg(i)), a.arg(i + 1)))?.shift();
       if (j === undefined || !this.#sameMessage(a, i, b, j)) return false;
     }
     return true;
@@ -138,18 +138,18 @@ class Equivalence {
   #sameCollective(a: TapeReader, b: TapeReader): boolean {
     if (a.arg(3) !== b.arg(3) || !this.#sameViews(a, b, 4, 6)) return false;
     const { groups } = this.#comparison.record;
-    const [one, other] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
-    const place = one.map((rank) => other.indexOf(this.#translated(rank)));
+    const [ranksA, ranksB] = [groups[a.arg(1)]!.ranks, groups[b.arg(1)]!.ranks];
+    const positionsInB = ranksA.map((rank) => ranksB.indexOf(this.#translateRank(rank)));
     const isRooted = a.op === "broadcast";
-    if (isRooted ? place[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
+    if (isRooted ? positionsInB[a.arg(6)] !== b.arg(6) : a.arg(6) !== b.arg(6)) return false;
     for (let i = 7; i < a.count; i++) {
-      const [half, member] = [Math.floor((i - 7) / one.length), (i - 7) % one.length];
-      if (a.arg(i) !== b.arg(7 + half * one.length + place[member]!)) return false;
+      const [side, member] = [Math.floor((i - 7) / ranksA.length), (i - 7) % ranksA.length];
+      if (a.arg(i) !== b.arg(7 + side * ranksA.length + positionsInB[member]!)) return false;
     }
     return true;
   }
 
-  #translated(rank: number): number {
+  #translateRank(rank: number): number {
     return this.#comparison.translations.apply(this.#translation, rank);
   }
 }

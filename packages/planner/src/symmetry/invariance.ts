@@ -17,9 +17,9 @@ export class Invariance {
   readonly #slices: readonly Slice[];
   /** Of how many samples the slices are. */
   readonly #samples: number;
-  readonly #sorted: SortedSlices;
+  readonly #sortedSlices: SortedSlices;
   #fingerprintsOfIdentity: Fingerprints | undefined;
-  #uniform: boolean | undefined;
+  #cachedIsUniform: boolean | undefined;
 
   // oxlint-disable-next-line max-params -- who sees whom, and how often
   constructor(queries: Shards, keys: Shards, slices: readonly Slice[], samples = 1) {
@@ -27,7 +27,7 @@ export class Invariance {
     this.#keys = keys;
     this.#slices = slices;
     this.#samples = samples;
-    this.#sorted = new SortedSlices(slices);
+    this.#sortedSlices = new SortedSlices(slices);
   }
 
   /** Whether a shard and its image have as many rows, for every shard. */
@@ -44,18 +44,21 @@ export class Invariance {
   preservesPairs(permutation: Permutation): boolean {
     if (this.#findAllVisible()) return this.preservesRows(permutation);
     if (!this.#fingerprintsOf().isDefined) return false;
-    this.#uniform ??= this.#isUniform();
-    if (this.#uniform) return true;
-    const [own, { count }] = [this.#fingerprintsOf(), this.#keys];
-    const drawn = fingerprintWeights(count);
-    const moved = drawn.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
-    for (const [i, each] of drawn.entries()) {
-      for (let shard = 0; shard < count; shard++) moved[i]![permutation(shard)] = each[shard]!;
+    this.#cachedIsUniform ??= this.#isUniform();
+    if (this.#cachedIsUniform) return true;
+    const [ownFingerprints, { count }] = [this.#fingerprintsOf(), this.#keys];
+    const weights = fingerprintWeights(count);
+    const permutedWeights = weights.map(() => new Float64Array(count)) as [Float64Array, Float64Array];
+    for (const [i, shardWeights] of weights.entries()) {
+      for (let shard = 0; shard < count; shard++) permutedWeights[i]![permutation(shard)] = shardWeights[shard]!;
     }
-    const images = this.#fingerprints(moved);
+    const imageFingerprints = this.#fingerprints(permutedWeights);
     for (let shard = 0; shard < this.#queries.count; shard++) {
-      const [one, other] = [own.pairCounts(shard), images.pairCounts(permutation(shard))];
-      if (one[0] !== other[0] || one[1] !== other[1]) return false;
+      const [ownCounts, imageCounts] = [
+        ownFingerprints.pairCounts(shard),
+        imageFingerprints.pairCounts(permutation(shard)),
+      ];
+      if (ownCounts[0] !== imageCounts[0] || ownCounts[1] !== imageCounts[1]) return false;
     }
     return true;
   }
@@ -68,9 +71,9 @@ export class Invariance {
   get isEveryShardVisible(): boolean {
     const [queries, keys] = [shardPositionBounds(this.#queries), shardPositionBounds(this.#keys)];
     if (!queries || !keys) return false;
-    const after = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
-    const before = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
-    return [after, before].some(({ q, k }) => {
+    const lowerLeft = rectangle([queries.minLast, this.#queries.layout.length], [0, keys.maxFirst + 1]);
+    const upperRight = rectangle([0, queries.maxFirst + 1], [keys.minLast, this.#keys.layout.length]);
+    return [lowerLeft, upperRight].some(({ q, k }) => {
       return visiblePairsUnchecked([q], [k], this.#slices) === this.#samples * q.length * k.length;
     });
   }
@@ -78,18 +81,20 @@ export class Invariance {
   /** Whether every two shards see as many pairs of each other, and each of itself: then every permutation keeps them. */
   #isUniform(): boolean {
     const { count } = this.#keys;
-    const [own, drawn] = [this.#fingerprintsOf(), fingerprintWeights(count)];
+    const [ownFingerprints, weights] = [this.#fingerprintsOf(), fingerprintWeights(count)];
     const pairs = (q: number, k: number): number =>
       visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % FINGERPRINT_PRIME;
-    const [same, others] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
-    const totals = drawn.map((each) => each.reduce((sum, weight) => (sum + weight) % FINGERPRINT_PRIME, 0));
+    const [samePairs, otherPairs] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
+    const totals = weights.map((each) => each.reduce((sum, weight) => (sum + weight) % FINGERPRINT_PRIME, 0));
     for (let shard = 0; shard < count; shard++) {
-      const found = own.pairCounts(shard);
-      for (const [i, each] of drawn.entries()) {
-        const rest = (totals[i]! - each[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
+      const counts = ownFingerprints.pairCounts(shard);
+      for (const [i, shardWeights] of weights.entries()) {
+        const otherWeights = (totals[i]! - shardWeights[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
         if (
-          found[i] !==
-          (((others * rest) % FINGERPRINT_PRIME) + ((same * each[shard]!) % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME
+          counts[i] !==
+          (((otherPairs * otherWeights) % FINGERPRINT_PRIME) +
+            ((samePairs * shardWeights[shard]!) % FINGERPRINT_PRIME)) %
+            FINGERPRINT_PRIME
         )
           return false;
       }
@@ -102,8 +107,8 @@ export class Invariance {
   }
 
   #findAllVisible(): boolean {
-    const [slice, ...more] = this.#slices;
-    if (!slice || more.length > 0 || slice.type !== "full") return false;
+    const [slice, ...otherSlices] = this.#slices;
+    if (!slice || otherSlices.length > 0 || slice.type !== "full") return false;
     const { q0, q1, k0, k1 } = slice;
     return q0 <= 0 && k0 <= 0 && q1 >= this.#queries.layout.length && k1 >= this.#keys.layout.length;
   }
@@ -111,7 +116,7 @@ export class Invariance {
   #fingerprints(weight: readonly [Float64Array, Float64Array]): Fingerprints {
     return new Fingerprints(
       this.#queries,
-      this.#sorted,
+      this.#sortedSlices,
       weight.map((each) => new WeightedKeys(this.#keys, each)),
     );
   }
@@ -209,7 +214,7 @@ class WeightedKeys {
       this.#weight[i] = weight[shard]!;
       this.#starts[i + 1] = end;
       this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-      this.#sumOfSums[i + 1] = this.#sumWithinPiece(i, length);
+      this.#sumOfSums[i + 1] = this.#sumPiecePrefix(i, length);
     }
     this.isDefined = dense && n > 0 && end === keys.layout.length;
   }
@@ -220,15 +225,15 @@ class WeightedKeys {
     const rows = visibleRowsUnchecked(queries, slice);
     if (rows.length === 0) return 0;
     const right = hasDiagonalEnd(type) ? this.#sumMovingBound(rows, k1 - q1 + 1) : this.#sumFixedBound(rows, k1);
-    const left = hasDiagonalStart(type) ? this.#sumMovingBound(rows, k0 - q0) : this.#sumFixedBound(rows, k0);
-    return right - left + FINGERPRINT_PRIME;
+    const startSum = hasDiagonalStart(type) ? this.#sumMovingBound(rows, k0 - q0) : this.#sumFixedBound(rows, k0);
+    return right - startSum + FINGERPRINT_PRIME;
   }
 
   /** Σ C(q + shift) over the rows q: the bound moves with the row. */
   #sumMovingBound({ start, length }: Span, shift: number): number {
     return (
-      (this.#cumulative(start + length + shift).sumOfSums -
-        this.#cumulative(start + shift).sumOfSums +
+      (this.#cumulativeSums(start + length + shift).sumOfSums -
+        this.#cumulativeSums(start + shift).sumOfSums +
         FINGERPRINT_PRIME) %
       FINGERPRINT_PRIME
     );
@@ -236,11 +241,11 @@ class WeightedKeys {
 
   /** Σ C(x) over the rows: the bound is the same for all. */
   #sumFixedBound({ length }: Span, x: number): number {
-    return (this.#cumulative(x).sum * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    return (this.#cumulativeSums(x).sum * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
   }
 
   /** C(x), and Σ C(y) over y < x. */
-  #cumulative(x: number): { readonly sum: number; readonly sumOfSums: number } {
+  #cumulativeSums(x: number): { readonly sum: number; readonly sumOfSums: number } {
     let [low, high] = [0, this.#starts.length];
     while (high - low > 1) {
       const middle = (low + high) >> 1;
@@ -249,10 +254,10 @@ class WeightedKeys {
     }
     const rows = x - this.#starts[low]!;
     const sum = (this.#sum[low]! + this.#weight[low]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-    return { sum, sumOfSums: this.#sumWithinPiece(low, rows) };
+    return { sum, sumOfSums: this.#sumPiecePrefix(low, rows) };
   }
 
-  #sumWithinPiece(piece: number, rows: number): number {
+  #sumPiecePrefix(piece: number, rows: number): number {
     // Of rows and rows − 1 one is even.
     const half =
       rows % 2 === 0

@@ -48,8 +48,11 @@ export class Quotient {
   }
 
   #orbitOf({ family, ranks }: GroupInfo): number {
-    const first = ranks.reduce((least, rank) => Math.min(least, this.classes.representative(rank)), this.size);
-    return family * this.size + first;
+    const minRepresentative = ranks.reduce(
+      (least, rank) => Math.min(least, this.classes.representative(rank)),
+      this.size,
+    );
+    return family * this.size + minRepresentative;
   }
 
   /** The numbers of a group's classes, each once. */
@@ -59,8 +62,8 @@ export class Quotient {
 
   /** The place of a rank in a group. */
   groupRank(group: number, rank: number): number {
-    const places = (this.#groupRanks[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
-    return places.get(rank)!;
+    const rankIndices = (this.#groupRanks[group] ??= new Map(this.#groups[group]!.ranks.map((each, i) => [each, i])));
+    return rankIndices.get(rank)!;
   }
 
   /** The rank at a place of a group. */

@@ -7,7 +7,7 @@ import {
   OptionError,
   type OptionsOf,
 } from "@mosaic/core";
-import { sendEqualMessages } from "../prove/rank-check.ts";
+import { haveEqualMessages } from "../prove/rank-check.ts";
 import { PairCounts } from "../prove/visibility.ts";
 import { type AttentionRecord, maxRecordedRanks, type RecordedRank, Recorder, type RecordOptions } from "../record.ts";
 import { isEquivalent } from "./equivalence.ts";
@@ -92,9 +92,9 @@ class SymmetrySearch {
   readonly #invariance: Invariance;
   readonly #pairs: PairCounts | undefined;
   /** Ranks that were recorded to be compared. */
-  readonly #recorded = new Map<number, RecordedRank>();
+  readonly #recordedRanks = new Map<number, RecordedRank>();
   /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
-  readonly #preserved = new Map<string, boolean>();
+  readonly #preservationCache = new Map<string, boolean>();
   #difference: ClassDifference = "behaviour";
 
   constructor(where: string, options: RecordOptions, ranksPerNode: number | undefined) {
@@ -141,18 +141,18 @@ class SymmetrySearch {
   }
 
   #candidateDigits(axis: RankDigit): RankDigit[] {
-    let [best, most] = [[{ ...axis, step: axis.length }], 1];
+    let [bestDigits, maxTranslations] = [[{ ...axis, step: axis.length }], 1];
     // No grid has more translations than the axis itself could have.
-    const enough = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
+    const maxUseful = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
     for (const candidate of [[axis], ...axisDigits(axis)]) {
-      if (most >= enough) break;
+      if (maxTranslations >= maxUseful) break;
       const digits = candidate.map((digit) => this.#smallestStep(digit));
       const translations = new Translations(digits, this.#recorder.size);
-      if (translations.order <= most) continue;
-      if (this.#isSymmetry(translations)) [best, most] = [digits, translations.order];
+      if (translations.order <= maxTranslations) continue;
+      if (this.#isSymmetry(translations)) [bestDigits, maxTranslations] = [digits, translations.order];
       else this.#difference = "behaviour";
     }
-    return best;
+    return bestDigits;
   }
 
   /** A digit that moves by as little as leaves nodes, rows and pairs alone; by nothing if there is no such step. */
@@ -166,8 +166,8 @@ class SymmetrySearch {
   #alignsWithNodes(digit: RankDigit): boolean {
     const { step, length } = digit;
     if (step === length) return true;
-    const keepsNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
-    return keepsNodes && this.#preservesHosts(digit);
+    const alignsWithNodes = this.#ranksPerNode === undefined || stepsOverNodes(digit, this.#ranksPerNode);
+    return alignsWithNodes && this.#preservesHosts(digit);
   }
 
   /** Whether ranks that share a host still do where a step of the digit takes them: backends may use it. */
@@ -175,31 +175,31 @@ class SymmetrySearch {
     const { hosts } = this.#recorder.options;
     if (!hosts) return true;
     const translations = new Translations([digit], hosts.length);
-    const movedTo = new Map<number, number>();
+    const targetHosts = new Map<number, number>();
     return hosts.every((host, rank) => {
-      const moved = hosts[translations.apply(digit.step * digit.stride, rank)]!;
-      if (!movedTo.has(host)) movedTo.set(host, moved);
-      return movedTo.get(host) === moved;
+      const targetHost = hosts[translations.apply(digit.step * digit.stride, rank)]!;
+      if (!targetHosts.has(host)) targetHosts.set(host, targetHost);
+      return targetHosts.get(host) === targetHost;
     });
   }
 
   #preservesShards(digit: RankDigit): boolean {
     const { axis, stride, step, length } = digit;
     const key = `${axis} ${stride} ${length} ${step}`;
-    let kept = this.#preserved.get(key);
-    if (kept === undefined) this.#preserved.set(key, (kept = this.#checkPreserved(digit)));
-    return kept;
+    let isPreserved = this.#preservationCache.get(key);
+    if (isPreserved === undefined) this.#preservationCache.set(key, (isPreserved = this.#checkPreserved(digit)));
+    return isPreserved;
   }
 
   #checkPreserved(digit: RankDigit): boolean {
     const { size, queries } = this.#recorder;
     const action = new GroupAction(new Translations([digit], size), this.#mesh, queries.axes);
-    const moved = (shard: number): number => action.apply(digit.step * digit.stride, shard);
-    if (!this.#invariance.preservesRows(moved)) {
+    const translateShard = (shard: number): number => action.apply(digit.step * digit.stride, shard);
+    if (!this.#invariance.preservesRows(translateShard)) {
       this.#difference = "rows";
       return false;
     }
-    if (this.#invariance.preservesPairs(moved)) return true;
+    if (this.#invariance.preservesPairs(translateShard)) return true;
     // Backends derive from pairs only whether there are any.
     if (!this.#pairs && this.#invariance.isEveryShardVisible) return true;
     this.#difference = "pairs";
@@ -208,8 +208,8 @@ class SymmetrySearch {
 
   /** Whether the backend does on neighbours and opposites what it does on rank 0, and sends what it sends there. */
   #isSymmetry(translations: Translations): boolean {
-    const first = this.#rank(0);
-    const others: RecordedRank[] = [];
+    const rankZero = this.#rank(0);
+    const checkedRanks: RecordedRank[] = [];
     const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairs };
     // Inner digits first: neighbours along a row distinguish most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
@@ -217,12 +217,12 @@ class SymmetrySearch {
       for (const by of new Set([1, count - 1, count >> 1])) {
         const rank = (by % count) * step * stride;
         if (rank === 0) continue;
-        const other = this.#rank(rank);
-        if (!isEquivalent(first, other, comparison)) return false;
-        others.push(other);
+        const otherRank = this.#rank(rank);
+        if (!isEquivalent(rankZero, otherRank, comparison)) return false;
+        checkedRanks.push(otherRank);
       }
     }
-    return sendEqualMessages(first, others, this.#recorder.recordOf([first], translations));
+    return haveEqualMessages(rankZero, checkedRanks, this.#recorder.recordOf([rankZero], translations));
   }
 
   /** Whether ranks all over the mesh do what the representatives of their classes do. */
@@ -234,14 +234,14 @@ class SymmetrySearch {
     return sampledRanks(classes.ranks, events).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;
       if (representative.tape.rank === rank) return true;
-      return isEquivalent(representative, this.#recorded.get(rank) ?? this.#recorder.rank(rank), comparison);
+      return isEquivalent(representative, this.#recordedRanks.get(rank) ?? this.#recorder.rank(rank), comparison);
     });
   }
 
   #rank(rank: number): RecordedRank {
-    let recorded = this.#recorded.get(rank);
-    if (!recorded) this.#recorded.set(rank, (recorded = this.#recorder.rank(rank)));
-    return recorded;
+    let recordedRank = this.#recordedRanks.get(rank);
+    if (!recordedRank) this.#recordedRanks.set(rank, (recordedRank = this.#recorder.rank(rank)));
+    return recordedRank;
   }
 
   #tooManyClassesError(classes: number): OptionError {
@@ -249,11 +249,11 @@ class SymmetrySearch {
     const shards = queries.axes.reduce((product, axis) => product * options.mesh[axis]!, 1);
     const { mask } = options;
     const masks = "name" in mask ? mask.name : `${mask.length} masks`;
-    const what = `${masks}, ${options.placement.name}, ${options.tokens} tokens`;
+    const problemName = `${masks}, ${options.placement.name}, ${options.tokens} tokens`;
     return new OptionError({
       where: this.#where,
       expected: `at most ${maxRecordedRanks} equivalence classes of ranks`,
-      received: `${size} ranks in ${classes} equivalence classes (${what})`,
+      received: `${size} ranks in ${classes} equivalence classes (${problemName})`,
       remedy: differenceRemedies[this.#difference](shards),
     });
   }

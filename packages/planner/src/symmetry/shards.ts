@@ -41,45 +41,45 @@ export class Shards {
 
   /** All pieces of a step, from left to right; undefined if there are pieces of others. */
   spansWithStep(step: number): readonly (Span & { readonly shard: number })[] | undefined {
-    const all = this.#index();
-    if (all.size !== 1 || !all.has(step)) return undefined;
-    return [...all.get(step)!.values()].flat();
+    const index = this.#index();
+    if (index.size !== 1 || !index.has(step)) return undefined;
+    return [...index.get(step)!.values()].flat();
   }
 
   /** The rows of shards that positions are, in their order; undefined if some belong to none. */
   segments(spans: readonly Span[]): Segment[] | undefined {
-    const found: Segment[] = [];
+    const segments: Segment[] = [];
     for (const { start, length, step } of spans) {
-      let [position, left] = [start, length];
-      while (left > 0) {
-        const piece = this.#find(position);
-        if (!piece) return undefined;
-        const row = (position - piece.start) / piece.step;
+      let [position, remaining] = [start, length];
+      while (remaining > 0) {
+        const shardSpan = this.#find(position);
+        if (!shardSpan) return undefined;
+        const row = (position - shardSpan.start) / shardSpan.step;
         // Rows of one step go on together; others are looked up one by one.
-        const count = step === piece.step ? Math.min(left, piece.length - row) : 1;
-        const last = found.at(-1);
-        const first = piece.row + row;
-        if (last?.shard === piece.shard && last.first + last.count === first) {
-          found[found.length - 1] = { ...last, count: last.count + count };
-        } else found.push({ shard: piece.shard, first, count });
-        left -= count;
+        const count = step === shardSpan.step ? Math.min(remaining, shardSpan.length - row) : 1;
+        const last = segments.at(-1);
+        const first = shardSpan.row + row;
+        if (last?.shard === shardSpan.shard && last.first + last.count === first) {
+          segments[segments.length - 1] = { ...last, count: last.count + count };
+        } else segments.push({ shard: shardSpan.shard, first, count });
+        remaining -= count;
         position += count * step;
       }
     }
-    return found;
+    return segments;
   }
 
   /** The positions of some rows of a shard, in order. */
   positions({ shard, first, count }: Segment): Span[] {
-    const found: Span[] = [];
+    const spans: Span[] = [];
     let row = 0;
     for (const { start, length, step } of this.spans(shard)) {
       const from = Math.max(first, row);
       const end = Math.min(first + count, row + length);
-      if (from < end) found.push({ start: start + (from - row) * step, length: end - from, step });
+      if (from < end) spans.push({ start: start + (from - row) * step, length: end - from, step });
       row += length;
     }
-    return found;
+    return spans;
   }
 
   #find(position: number): ShardSpan | undefined {
@@ -122,8 +122,8 @@ export class Shards {
   }
 }
 
-function getOrCreate<K, V>(map: Map<K, V>, key: K, make: () => V): V {
+function getOrCreate<K, V>(map: Map<K, V>, key: K, create: () => V): V {
   let value = map.get(key);
-  if (value === undefined) map.set(key, (value = make()));
+  if (value === undefined) map.set(key, (value = create()));
   return value;
 }

@@ -60,23 +60,23 @@ export class Translations {
 
   /** Where a translation takes a rank. */
   apply(translation: number, rank: number): number {
-    let moved = rank;
+    let translated = rank;
     for (const { stride, length } of this.#translatedDigits) {
       const shift = Math.floor(translation / stride) % length;
       const value = Math.floor(rank / stride) % length;
-      moved += (value + shift < length ? shift : shift - length) * stride;
+      translated += (value + shift < length ? shift : shift - length) * stride;
     }
-    return moved;
+    return translated;
   }
 
   /** What undoes a translation. */
   inverse(translation: number): number {
-    let back = 0;
+    let inverse = 0;
     for (const { stride, length } of this.#translatedDigits) {
       const shift = Math.floor(translation / stride) % length;
-      if (shift > 0) back += (length - shift) * stride;
+      if (shift > 0) inverse += (length - shift) * stride;
     }
-    return back;
+    return inverse;
   }
 
   /** A rank as the representative of `of`'s class has it: moved back by the translation that leads to `of`. */
@@ -86,12 +86,14 @@ export class Translations {
 
   /** The representatives, in order. */
   representatives(): number[] {
-    let found = [0];
+    let representatives = [0];
     for (const { stride, length, step } of this.digits) {
       const values = Math.min(length, step);
-      found = found.flatMap((rank) => Array.from({ length: values }, (_, value) => rank + value * stride));
+      representatives = representatives.flatMap((rank) =>
+        Array.from({ length: values }, (_, value) => rank + value * stride),
+      );
     }
-    return found.toSorted((a, b) => a - b);
+    return representatives.toSorted((a, b) => a - b);
   }
 
   /** All translations: where they take rank 0, from 0 on. */
@@ -101,10 +103,10 @@ export class Translations {
       count: length / step,
     }));
     for (let i = 0; i < this.order; i++) {
-      let [rest, translation] = [i, 0];
+      let [remaining, translation] = [i, 0];
       for (const { shift, count } of steps) {
-        translation += (rest % count) * shift;
-        rest = Math.floor(rest / count);
+        translation += (remaining % count) * shift;
+        remaining = Math.floor(remaining / count);
       }
       yield translation;
     }
@@ -150,38 +152,38 @@ export class GroupAction {
 
   /** `axes`: those of the numbers, outermost first. */
   constructor({ digits }: Translations, mesh: Coordinate, axes: readonly string[]) {
-    const ofMesh = new Map(meshDigits(mesh).map((digit) => [digit.axis, digit.stride]));
+    const meshStrides = new Map(meshDigits(mesh).map((digit) => [digit.axis, digit.stride]));
     const lengths = axes.map((axis) => mesh[axis]!);
-    const own = new Map(axes.map((axis, i) => [axis, lengths.slice(i + 1).reduce((a, b) => a * b, 1)]));
+    const groupStrides = new Map(axes.map((axis, i) => [axis, lengths.slice(i + 1).reduce((a, b) => a * b, 1)]));
     this.#digits = digits
-      .filter(({ axis, length, step }) => own.has(axis) && step < length)
+      .filter(({ axis, length, step }) => groupStrides.has(axis) && step < length)
       .map(({ axis, stride, length }) => ({
         rank: stride,
-        own: (stride / ofMesh.get(axis)!) * own.get(axis)!,
+        own: (stride / meshStrides.get(axis)!) * groupStrides.get(axis)!,
         length,
       }));
   }
 
   /** Where a translation takes a number. */
-  apply(translation: number, number: number): number {
-    let moved = number;
+  apply(translation: number, index: number): number {
+    let translated = index;
     for (const { rank, own, length } of this.#digits) {
       const shift = Math.floor(translation / rank) % length;
-      const value = Math.floor(number / own) % length;
-      moved += (value + shift < length ? shift : shift - length) * own;
+      const value = Math.floor(index / own) % length;
+      translated += (value + shift < length ? shift : shift - length) * own;
     }
-    return moved;
+    return translated;
   }
 }
 
 /** Events of ranks that are recorded or replayed only to be compared with the representatives of their classes. */
-const MAX_EVENTS = 600_000;
+const MAX_COMPARED_EVENTS = 600_000;
 /** Ranks that are compared: at least, and at most. */
 const [MIN_RANKS, MAX_RANKS] = [4, 16];
 
 /** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
 export function sampledRanks(size: number, events: number): number[] {
-  return spreadRanks(size, Math.min(MAX_RANKS, Math.max(MIN_RANKS, Math.floor(MAX_EVENTS / events))));
+  return spreadRanks(size, Math.min(MAX_RANKS, Math.max(MIN_RANKS, Math.floor(MAX_COMPARED_EVENTS / events))));
 }
 
 /** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */

@@ -10,10 +10,10 @@ const MAX_CPUS = 8192;
  * these alone. Collective.
  */
 export async function availableCores(contexts: readonly Context[]): Promise<number> {
-  const mine = allowedCpus();
-  const counts = await Promise.all(contexts.map((ctx) => countUnion(ctx, mine)));
+  const ownCpus = allowedCpus();
+  const counts = await Promise.all(contexts.map((ctx) => countUnion(ctx, ownCpus)));
   // A quota of the control group limits what a process may use of its cores.
-  return mine.length > 0 ? (availableParallelism() * counts[0]!) / mine.length : availableParallelism();
+  return ownCpus.length > 0 ? (availableParallelism() * counts[0]!) / ownCpus.length : availableParallelism();
 }
 
 async function countUnion(ctx: Context, cpus: readonly number[]): Promise<number> {

@@ -14,18 +14,18 @@ import { availableCores } from "./available-cores.ts";
 import { fitAttention, fitBytes, leastSquares } from "./fit.ts";
 import { type MeasuredRanks, timeCopies, timeExchanges, timeInterleaving, timeLockstep, timeTiles } from "./measure.ts";
 import { timeHost } from "./measure-host.ts";
-import { correctBySteps } from "./measure-steps.ts";
+import { fitStepOverheads } from "./measure-steps.ts";
 import type { AttentionSpeed, KernelSpeeds, Link, Profile, SharedCores } from "./profile.ts";
 import { profiles } from "./profiles.ts";
 
 /** An array of one or more, each of which a kind accepts. */
 function nonEmptyArray<Value, const S extends OptionSettings<readonly NoInfer<Value>[]>>(
   kind: Option<Value>,
-  settings?: S,
+  optionSettings?: S,
 ): Option<readonly Value[], PresenceOf<S>> {
-  const all = option.array(kind);
-  const accepts = (value: unknown): value is readonly Value[] => all.accepts(value) && value.length > 0;
-  return option.custom(`a non-empty array, each element ${kind.expected}`, accepts, settings);
+  const arrayOption = option.array(kind);
+  const accepts = (value: unknown): value is readonly Value[] => arrayOption.accepts(value) && value.length > 0;
+  return option.custom(`a non-empty array, each element ${kind.expected}`, accepts, optionSettings);
 }
 
 export const calibrateOptions = defineOptions("calibrate", {
@@ -109,7 +109,7 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
     cores: { perNode, ...lockstep },
   };
   const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: CALIBRATION_HEADS };
-  const corrected = first.size > 1 ? await correctBySteps(measured, profile, shape) : profile;
+  const corrected = first.size > 1 ? await fitStepOverheads(measured, profile, shape) : profile;
   return await broadcastProfile(contexts, corrected);
 }
 
@@ -141,8 +141,8 @@ async function measureAttention(
     Record<string, AttentionSpeed>
   >;
   for (const [i, { dtype, kind }] of kinds.entries()) {
-    const own = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
-    const fitted = fitAttention(own, kind === "attend" ? 4 : 10, launch);
+    const matchingSamples = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
+    const fitted = fitAttention(matchingSamples, kind === "attend" ? 4 : 10, launch);
     speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaving[i]!) };
   }
   return speeds;

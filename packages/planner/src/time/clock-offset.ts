@@ -47,16 +47,16 @@ export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): P
   checkContext("clockOffset", ctx);
   const { rounds, now = monotonicTime } = clockOffsetOptions.parse(options);
   const hosts = ctx.world.hosts ?? Array.from({ length: ctx.size }, (_, rank) => rank);
-  let own: ClockOffset = { offset: 0, error: 0 };
-  for (const [first, host] of hosts.entries()) {
-    if (hosts.indexOf(host) < first || host === hosts[0]) continue;
-    let measured = own;
-    if (ctx.rank === 0) await replyToRounds(ctx, first, { rounds, now });
-    if (ctx.rank === first) measured = await measureOffset(ctx, { rounds, now });
-    const { offset, error } = await broadcastOffset(ctx, measured, first);
-    if (hosts[ctx.rank] === host) own = { offset, error };
+  let ownOffset: ClockOffset = { offset: 0, error: 0 };
+  for (const [firstRank, host] of hosts.entries()) {
+    if (hosts.indexOf(host) < firstRank || host === hosts[0]) continue;
+    let measured = ownOffset;
+    if (ctx.rank === 0) await replyToRounds(ctx, firstRank, { rounds, now });
+    if (ctx.rank === firstRank) measured = await measureOffset(ctx, { rounds, now });
+    const { offset, error } = await broadcastOffset(ctx, measured, firstRank);
+    if (hosts[ctx.rank] === host) ownOffset = { offset, error };
   }
-  return own;
+  return ownOffset;
 }
 
 const monotonicTime = (): number => Number(process.hrtime.bigint());
@@ -71,12 +71,12 @@ async function measureOffset(ctx: Context, { rounds, now }: ClockRounds): Promis
   using request = fromArray(ctx, [0], [1]);
   using reply = fromArray(ctx, [0, 0, 0], [3]);
   for (let round = 0; round < rounds; round++) {
-    const sent = now();
+    const sentTime = now();
     ctx.world.sendRecv([{ tensor: request, to: 0 }]).wait();
     ctx.world.sendRecv([{ tensor: reply, from: 0 }]).wait();
-    const theirs = await readNumber(reply);
-    const error = (now() - sent) / 2;
-    if (error < best.error) best = { offset: theirs - (sent + error), error };
+    const remoteTime = await readNumber(reply);
+    const error = (now() - sentTime) / 2;
+    if (error < best.error) best = { offset: remoteTime - (sentTime + error), error };
   }
   return best;
 }
@@ -92,24 +92,24 @@ async function replyToRounds(ctx: Context, to: number, { rounds, now }: ClockRou
 }
 
 async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, root: number): Promise<ClockOffset> {
-  using parts = fromArray(ctx, [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)], [6]);
-  ctx.world.broadcast(parts, root).wait();
-  const values = await parts.read();
+  using encoded = fromArray(ctx, [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)], [6]);
+  ctx.world.broadcast(encoded, root).wait();
+  const values = await encoded.read();
   return { offset: joinNumber(values.subarray(0, 3)), error: joinNumber(values.subarray(3)) };
 }
 
-const PART_SIZE = 2 ** 20;
+const DIGIT_BASE = 2 ** 20;
 
 /** A whole number of up to 60 bits in parts that float32 holds; the first has the sign. */
 function splitNumber(value: number): readonly [number, number, number] {
-  const whole = Math.round(value);
-  const high = Math.floor(whole / PART_SIZE ** 2);
-  const rest = whole - high * PART_SIZE ** 2;
-  return [high, Math.floor(rest / PART_SIZE), rest % PART_SIZE];
+  const integer = Math.round(value);
+  const high = Math.floor(integer / DIGIT_BASE ** 2);
+  const remainder = integer - high * DIGIT_BASE ** 2;
+  return [high, Math.floor(remainder / DIGIT_BASE), remainder % DIGIT_BASE];
 }
 
-function joinNumber(parts: Float32Array): number {
-  return (parts[0]! * PART_SIZE + parts[1]!) * PART_SIZE + parts[2]!;
+function joinNumber(digits: Float32Array): number {
+  return (digits[0]! * DIGIT_BASE + digits[1]!) * DIGIT_BASE + digits[2]!;
 }
 
 async function readNumber(x: Tensor): Promise<number> {

@@ -44,9 +44,9 @@ export function collectiveTraffic(
     return { transfers: [ringTransfer(ranks, rank, collective)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
   }
   const transfers: PeerTransfer[] = [];
-  for (let other = 0; other < n; other++) {
-    const bytes = other === rank ? 0 : directBytes(collective, rank, other, n);
-    if (bytes > 0) transfers.push({ to: ranks[other]!, bytes });
+  for (let peer = 0; peer < n; peer++) {
+    const bytes = peer === rank ? 0 : directBytes(collective, rank, peer, n);
+    if (bytes > 0) transfers.push({ to: ranks[peer]!, bytes });
   }
   return { transfers, steps: op === "allReduce" ? 2 : 1 };
 }
@@ -84,13 +84,13 @@ function ringTransfer(
   if (op === "allReduce") return { to, bytes: ((2 * (n - 1)) / n) * size * elementBytes };
   const total = counts.reduce((sum, count) => sum + count, 0);
   // A gathered share is not sent on by the rank before its owner; a scattered one is not by its owner.
-  const kept = op === "allGather" ? counts[next]! : counts[rank]!;
-  return { to, bytes: (total - kept) * elementBytes };
+  const skippedCount = op === "allGather" ? counts[next]! : counts[rank]!;
+  return { to, bytes: (total - skippedCount) * elementBytes };
 }
 
 /** Seconds of the longest latency among the links that a collective uses. */
 export function maxLatency(profile: Profile, ranks: readonly number[]): number {
   const [first] = ranks as [number];
-  const far = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
-  return profile.links[far ? "inter-node" : "intra-node"].latency;
+  const crossesNodes = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
+  return profile.links[crossesNodes ? "inter-node" : "intra-node"].latency;
 }

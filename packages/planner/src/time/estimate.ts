@@ -34,23 +34,23 @@ export interface Estimate {
  * ```
  */
 export function estimate(options: RecordOptions, profile: Profile, ranks?: readonly number[]): Estimate {
-  const checked = parseProfile(profile);
+  const parsedProfile = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "estimate");
   if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankListOption);
   const size = meshSize(mesh);
   const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
-  const times = new KernelTimes(checked, record.interned);
-  const context = { profile: checked, times, record, rates: sharedRates(checked, size) };
-  const alone = record.ranks.map((recorded) => rankTimes(recorded, context));
-  const most = (of: (pace: RankTimes) => number): number => Math.max(...alone.map(of));
+  const times = new KernelTimes(parsedProfile, record.interned);
+  const context = { profile: parsedProfile, times, record, rates: sharedRates(parsedProfile, size) };
+  const allRankTimes = record.ranks.map((recordedRank) => rankTimes(recordedRank, context));
+  const maxOverRanks = (of: (pace: RankTimes) => number): number => Math.max(...allRankTimes.map(of));
   return {
-    seconds: most(({ seconds }) => seconds),
-    forwardSeconds: most(({ forward }) => forward),
-    computeSeconds: most(({ compute }) => compute),
-    exposedCommunicationSeconds: most(({ exposed }) => exposed),
-    sent: maxSent(record, checked),
+    seconds: maxOverRanks(({ seconds }) => seconds),
+    forwardSeconds: maxOverRanks(({ forward }) => forward),
+    computeSeconds: maxOverRanks(({ compute }) => compute),
+    exposedCommunicationSeconds: maxOverRanks(({ exposed }) => exposed),
+    sent: maxSent(record, parsedProfile),
     peakBytes: Math.max(...record.ranks.map(({ peakBytes }) => peakBytes)),
-    events: most(({ events }) => events),
+    events: maxOverRanks(({ events }) => events),
   };
 }
 
@@ -77,7 +77,7 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
   const { strings } = context.record.interned;
   const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
   const ends = new Map<number, number>();
-  const free = new Map<number, number>();
+  const streamFreeTimes = new Map<number, number>();
   let [enqueued, busy] = [0, 0];
   const event = tape.read();
   while (event.next()) {
@@ -90,19 +90,19 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
     enqueued += profile.enqueue;
     pace.seconds = Math.max(pace.seconds, enqueued);
     if (event.op === "wait") {
-      const late = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
-      pace.exposed += late;
-      pace.seconds += late;
+      const waitSeconds = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
+      pace.exposed += waitSeconds;
+      pace.seconds += waitSeconds;
     } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
-      const end = Math.max(free.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
-      free.set(channel, end);
+      const end = Math.max(streamFreeTimes.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
+      streamFreeTimes.set(channel, end);
       ends.set(event.arg(0), end);
       busy = Math.max(busy, end);
     } else {
       const work = times.seconds(event, tape);
-      const overlappedSeconds = Math.min(work / rates.overlapped, Math.max(0, busy - pace.seconds));
-      const elapsed = overlappedSeconds + (work - overlappedSeconds * rates.overlapped) / rates.exclusive;
+      const overlappedSeconds = Math.min(work / rates.overlappedRate, Math.max(0, busy - pace.seconds));
+      const elapsed = overlappedSeconds + (work - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
       pace.compute += elapsed;
       pace.seconds += elapsed;
     }
@@ -112,18 +112,18 @@ function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes 
 
 /** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
 interface KernelRates {
-  readonly exclusive: number;
-  readonly overlapped: number;
+  readonly exclusiveRate: number;
+  readonly overlappedRate: number;
   readonly transfer: number;
 }
 
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): KernelRates {
-  const sharers = Math.min(size, ranksPerNode);
-  const share = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
+  const ranksPerHost = Math.min(size, ranksPerNode);
+  const coreShare = (busyCores: number): number => (cores ? Math.min(1, cores.perNode / busyCores) : 1);
   return {
-    exclusive: share(sharers),
-    overlapped: (1 - communicationTax) * share(2 * sharers),
-    transfer: share(2 * sharers),
+    exclusiveRate: coreShare(ranksPerHost),
+    overlappedRate: (1 - communicationTax) * coreShare(2 * ranksPerHost),
+    transfer: coreShare(2 * ranksPerHost),
   };
 }
 
@@ -148,21 +148,21 @@ function linkBytes(
   { rank, viewBytes }: RankRecord,
   { profile, record }: Pick<EstimateContext, "profile" | "record">,
 ): LinkBytes {
-  const none = () => ({ sent: 0, received: 0, messages: 0 });
-  const bytes: LinkBytes = { self: none(), "intra-node": none(), "inter-node": none() };
+  const createBytes = () => ({ sent: 0, received: 0, messages: 0 });
+  const bytes: LinkBytes = { self: createBytes(), "intra-node": createBytes(), "inter-node": createBytes() };
   const size = (view: number): number => (view < 0 ? 0 : viewBytes[view]!);
   if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {
-      const tally = bytes[linkClass(profile, rank, event.arg(i))];
-      tally.messages++;
-      if (event.arg(i + 1) === 1) tally.sent += size(event.arg(i + 2));
-      else tally.received += size(event.arg(i + 2));
+      const linkTotals = bytes[linkClass(profile, rank, event.arg(i))];
+      linkTotals.messages++;
+      if (event.arg(i + 1) === 1) linkTotals.sent += size(event.arg(i + 2));
+      else linkTotals.received += size(event.arg(i + 2));
     }
     return bytes;
   }
   const { ranks } = record.groups[event.arg(1)]!;
-  const far = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
-  const tally = bytes[far ? "inter-node" : "intra-node"];
+  const crossesNodes = ranks.some((other) => linkClass(profile, rank, other) === "inter-node");
+  const tally = bytes[crossesNodes ? "inter-node" : "intra-node"];
   tally.messages = 1;
   tally.sent = size(event.arg(5));
   tally.received = size(event.arg(4));

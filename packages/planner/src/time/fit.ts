@@ -23,8 +23,8 @@ export function fitAttention(samples: readonly AttentionTiming[], operations: nu
   const sizes = new Set(samples.map(({ headDim }) => headDim));
   const fitted = (halfDim: number): LinearFit => {
     const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
-      const each = operations * (headDim + halfDim) * numHeads;
-      return [each * r * keys, each * r, each * keys];
+      const flopsPerPair = operations * (headDim + halfDim) * numHeads;
+      return [flopsPerPair * r * keys, flopsPerPair * r, flopsPerPair * keys];
     });
     return leastSquares(
       rows,
@@ -70,19 +70,21 @@ export function leastSquares(
   values: readonly number[],
   measures: readonly number[] = values,
 ): LinearFit {
-  const weighted = rows.map((row, i) => row.map((x) => x / measures[i]!));
+  const weightedRows = rows.map((row, i) => row.map((x) => x / measures[i]!));
   const targets = values.map((value, i) => value / measures[i]!);
-  let used = weighted[0]!.map((_, column) => column);
+  let usedColumns = weightedRows[0]!.map((_, column) => column);
   for (;;) {
-    const columns = weighted.map((row) => used.map((column) => row[column]!));
-    const found = solveLeastSquares(columns, targets);
-    const worst = found.reduce((min, x, i) => (x < found[min]! ? i : min), 0);
-    if (found[worst]! < 0 && used.length > 1) {
-      used = used.filter((_, i) => i !== worst);
+    const columns = weightedRows.map((row) => usedColumns.map((column) => row[column]!));
+    const solution = solveLeastSquares(columns, targets);
+    const minIndex = solution.reduce((min, x, i) => (x < solution[min]! ? i : min), 0);
+    if (solution[minIndex]! < 0 && usedColumns.length > 1) {
+      usedColumns = usedColumns.filter((_, i) => i !== minIndex);
       continue;
     }
-    const factors = weighted[0]!.map((_, column) => (used.includes(column) ? found[used.indexOf(column)]! : 0));
-    const error = weighted.reduce((sum, row, i) => sum + (dot(row, factors) - targets[i]!) ** 2, 0);
+    const factors = weightedRows[0]!.map((_, column) =>
+      usedColumns.includes(column) ? solution[usedColumns.indexOf(column)]! : 0,
+    );
+    const error = weightedRows.reduce((sum, row, i) => sum + (dot(row, factors) - targets[i]!) ** 2, 0);
     return { factors, error };
   }
 }
@@ -91,10 +93,10 @@ export function leastSquares(
 function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number[]): number[] {
   const n = a[0]!.length;
   const scale = Array.from({ length: n }, (_, i) => Math.sqrt(a.reduce((sum, row) => sum + row[i]! ** 2, 0)) || 1);
-  const scaled = a.map((row) => row.map((x, i) => x / scale[i]!));
+  const scaledRows = a.map((row) => row.map((x, i) => x / scale[i]!));
   const system = Array.from({ length: n }, (_, i) => [
-    ...Array.from({ length: n }, (__, j) => scaled.reduce((sum, row) => sum + row[i]! * row[j]!, 0)),
-    scaled.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
+    ...Array.from({ length: n }, (__, j) => scaledRows.reduce((sum, row) => sum + row[i]! * row[j]!, 0)),
+    scaledRows.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
   ]);
   for (let i = 0; i < n; i++) {
     const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));

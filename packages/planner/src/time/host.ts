@@ -19,7 +19,7 @@ export class HostThread {
   readonly #operations: number;
   #work: Activity | undefined;
   /** Seconds of work that follow the stretch under way. */
-  #remaining = 0;
+  #remainingSeconds = 0;
 
   // oxlint-disable-next-line max-params -- where, whose, and how much of what
   constructor(machine: MachineSimulator, rank: number, operations: number, { stepOverhead = 0, enqueue }: HostCosts) {
@@ -34,17 +34,17 @@ export class HostThread {
   /** Whether an operation, counted from 1, is enqueued; if not, the stretch under way ends when it is. */
   hasEnqueued(operation: number): boolean {
     if (!this.#work) return true;
-    const after = (this.#operations - operation) * this.#secondsPerOperation;
-    if (this.#machine.remainingSeconds(this.#work) + this.#remaining <= after) return true;
-    this.#machine.truncate(this.#work, after - this.#remaining);
-    this.#remaining = after;
+    const laterSeconds = (this.#operations - operation) * this.#secondsPerOperation;
+    if (this.#machine.remainingSeconds(this.#work) + this.#remainingSeconds <= laterSeconds) return true;
+    this.#machine.truncate(this.#work, laterSeconds - this.#remainingSeconds);
+    this.#remainingSeconds = laterSeconds;
     return false;
   }
 
   /** A stretch is over. */
   onActivityDone(): void {
-    this.#work = this.#remaining > 0 ? this.#machine.host(this.#rank, this.#remaining, this) : undefined;
-    this.#remaining = 0;
+    this.#work = this.#remainingSeconds > 0 ? this.#machine.host(this.#rank, this.#remainingSeconds, this) : undefined;
+    this.#remainingSeconds = 0;
   }
 }
 

@@ -29,10 +29,10 @@ export function attentionSeconds(
   if (pairs === 0 || numHeads === 0) return kernels.launch;
   const speed = kernels[kind][dtype] ?? missingSpeed(kernels, kind, dtype);
   const { halfRows, halfKeys, halfDim } = speed;
-  const each = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
-  const flops = each * numHeads * (pairs + halfKeys * rows + halfRows * keys);
-  const slower = interleaved ? (speed.interleaved ?? 1) : 1;
-  return kernels.launch + (slower * flops) / speed.flops / waveUtilization(kernels, numHeads, rows);
+  const flopsPerPair = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
+  const flops = flopsPerPair * numHeads * (pairs + halfKeys * rows + halfRows * keys);
+  const slowdown = interleaved ? (speed.interleaved ?? 1) : 1;
+  return kernels.launch + (slowdown * flops) / speed.flops / waveUtilization(kernels, numHeads, rows);
 }
 
 /** The share of the device that a call fills: its last wave may leave units idle. */
@@ -74,7 +74,7 @@ export class KernelTimes {
       case "fill":
         return kernels.launch + viewBytes[event.arg(0)]! / kernels.bandwidth;
       case "compute":
-        return kernels.launch + this.#nonAttention(event, views);
+        return kernels.launch + this.#nonAttentionSeconds(event, views);
       default: {
         let bytes = 0;
         for (let i = 0; i < event.count; i++) bytes += viewBytes[event.arg(i)]!;
@@ -102,15 +102,15 @@ export class KernelTimes {
   }
 
   /** Kernels that attention does not use: matrix products by their operations, all else by its bytes. */
-  #nonAttention(event: TapeReader, views: readonly View[]): number {
+  #nonAttentionSeconds(event: TapeReader, views: readonly View[]): number {
     const { kernels } = this.#profile;
-    const used = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
+    const operandViews = Array.from({ length: event.count - 2 }, (_, i) => views[event.arg(2 + i)]!);
     const name = this.#interned.strings[event.arg(0)];
     if (name !== "matmul" && name !== "linear") {
-      return used.reduce((sum, view) => sum + view.bytes, 0) / kernels.bandwidth;
+      return operandViews.reduce((sum, view) => sum + view.bytes, 0) / kernels.bandwidth;
     }
-    const a = used[event.arg(1)]!; // behind what is written
-    const inner = a.layout.shape.at(-1)!;
-    return (2 * used[0]!.layout.size * inner) / kernels.matmul;
+    const a = operandViews[event.arg(1)]!; // behind what is written
+    const innerSize = a.layout.shape.at(-1)!;
+    return (2 * operandViews[0]!.layout.size * innerSize) / kernels.matmul;
   }
 }

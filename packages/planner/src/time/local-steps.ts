@@ -20,7 +20,7 @@ export interface StepShape {
   readonly numHeads: number;
   readonly headDim: number;
   readonly dtype: DType;
-  readonly attentions: number;
+  readonly attentionCalls: number;
 }
 
 /** One attention of a step, as the planner records it. */
@@ -36,25 +36,25 @@ export function exchangedBytes({ tokens, numHeads, headDim }: StepShape): number
 /** Steps on one rank, again and again. */
 export class LocalSteps implements Disposable {
   readonly #ctx: Context;
-  readonly #attentions: number;
+  readonly #attentionCalls: number;
   readonly #rows: Layout;
   readonly #inputs: readonly [Tensor, Tensor, Tensor];
   readonly #dOut: Tensor;
-  readonly #sent: Tensor;
-  readonly #received: Tensor;
+  readonly #sendBuffer: Tensor;
+  readonly #receiveBuffer: Tensor;
 
   constructor(ctx: Context, shape: StepShape) {
-    const { tokens, numHeads, headDim, dtype, attentions } = shape;
+    const { tokens, numHeads, headDim, dtype, attentionCalls } = shape;
     this.#ctx = ctx;
-    this.#attentions = attentions;
+    this.#attentionCalls = attentionCalls;
     this.#rows = layoutOf({ mesh: {}, axes: [], placement: contiguous(), length: tokens });
     const draw = (): Tensor => randn(ctx, [1, numHeads, tokens, headDim], { dtype });
     this.#inputs = [draw(), draw(), draw()];
     this.#dOut = draw();
     for (const input of this.#inputs) input.requiresGrad = true;
     const elements = exchangedBytes(shape) / 4;
-    this.#sent = full(ctx, [elements], 0);
-    this.#received = full(ctx, [elements], 0);
+    this.#sendBuffer = full(ctx, [elements], 0);
+    this.#receiveBuffer = full(ctx, [elements], 0);
   }
 
   /** Takes a step without exchanges. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
@@ -74,7 +74,7 @@ export class LocalSteps implements Disposable {
   /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */
   async runTogether(steps: number): Promise<TimeSpan> {
     const ctx = this.#ctx;
-    const transfers = neighbourTransfers(ctx, this.#sent, this.#received);
+    const transfers = neighbourTransfers(ctx, this.#sendBuffer, this.#receiveBuffer);
     ctx.startTrace();
     for (let step = 0; step < steps; step++) {
       const outputs = this.#enqueue(() => ctx.world.sendRecv(transfers).wait());
@@ -86,7 +86,7 @@ export class LocalSteps implements Disposable {
 
   #enqueue(exchange: () => void): readonly Tensor[] {
     const options = { backend: local(), mask: masks.full(), queries: this.#rows, keys: this.#rows };
-    return Array.from({ length: this.#attentions }, () => {
+    return Array.from({ length: this.#attentionCalls }, () => {
       exchange();
       const out = attention(this.#ctx, ...this.#inputs, options);
       out.backward(this.#dOut);
@@ -103,6 +103,6 @@ export class LocalSteps implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const tensor of [...this.#inputs, this.#dOut, this.#sent, this.#received]) tensor.dispose();
+    for (const tensor of [...this.#inputs, this.#dOut, this.#sendBuffer, this.#receiveBuffer]) tensor.dispose();
   }
 }

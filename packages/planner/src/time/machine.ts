@@ -31,10 +31,10 @@ export class Activity implements Task {
   owner: unknown;
   endTime = 0;
   queueIndex = -1;
-  /** Seconds alone, or bytes, still to do at the time `since`. */
+  /** Seconds alone, or bytes, still to do at the time `updateTime`. */
   remaining = 0;
   rate = 0;
-  since = 0;
+  updateTime = 0;
   isRunning = false;
   isChanged = false;
   /** Of a message: which link, whether it does not yet move, where it passes, and its places there. */
@@ -88,8 +88,8 @@ export class MachineSimulator {
   constructor(profile: Profile, ranks: number) {
     this.#profile = profile;
     const nodes = Math.ceil(ranks / profile.ranksPerNode);
-    const idle = { transferCount: 0, kernelCount: 0, messageRate: 1, kernelRate: 1, isChanged: false };
-    this.#nodes = Array.from({ length: nodes }, () => ({ ...idle, activities: new Set<Activity>() }));
+    const idleNode = { transferCount: 0, kernelCount: 0, messageRate: 1, kernelRate: 1, isChanged: false };
+    this.#nodes = Array.from({ length: nodes }, () => ({ ...idleNode, activities: new Set<Activity>() }));
     this.#ports = createPorts(profile, ranks);
     this.#activeTransfers = new Int32Array(ranks);
     this.#kernels = Array.from({ length: ranks }, (_, rank) => new Activity("compute", rank, rank, undefined));
@@ -97,19 +97,19 @@ export class MachineSimulator {
 
   /** Runs a kernel that takes `seconds` alone; the rank must not run another. */
   compute(rank: number, seconds: number): void {
-    this.#run(this.#kernels[rank]!, seconds);
+    this.#runActivity(this.#kernels[rank]!, seconds);
   }
 
   /** Keeps a rank's host busy for `seconds`, if it has a core to itself. */
   host(rank: number, seconds: number, owner: unknown): Activity {
     const work = new Activity("host", rank, rank, owner);
-    this.#run(work, seconds);
+    this.#runActivity(work, seconds);
     return work;
   }
 
   /** Seconds, at full rate, that are left of something under way. */
   remainingSeconds(work: Activity): number {
-    return work.isRunning ? Math.max(0, work.remaining - (this.now - work.since) * work.rate) : 0;
+    return work.isRunning ? Math.max(0, work.remaining - (this.now - work.updateTime) * work.rate) : 0;
   }
 
   /** Lets something under way end when so many seconds of it would be left. */
@@ -125,9 +125,9 @@ export class MachineSimulator {
     work.remaining = bytes;
     work.link = link;
     work.sendPort = this.#ports[portIndex(from, link, 0)]!;
-    const into = this.#ports[portIndex(to, link, 1)]!;
+    const receivePort = this.#ports[portIndex(to, link, 1)]!;
     // What a rank sends to itself passes a port of both ways once.
-    if (into !== work.sendPort || link !== "self") work.receivePort = into;
+    if (receivePort !== work.sendPort || link !== "self") work.receivePort = receivePort;
     work.isInLatency = true;
     work.endTime = this.now + this.#profile.links[link].latency;
     this.#queue.set(work);
@@ -158,19 +158,19 @@ export class MachineSimulator {
     }
   }
 
-  #run(work: Activity, seconds: number): void {
+  #runActivity(work: Activity, seconds: number): void {
     work.remaining = seconds;
     this.#adjustActivityCount(work.rank, "kernelCount", 1);
-    this.#start(work);
+    this.#startActivity(work);
   }
 
-  #start(work: Activity): void {
+  #startActivity(work: Activity): void {
     if (this.#profile.cores) {
       this.#nodeOf(work.rank).activities.add(work);
       this.#nodeOf(work.peer).activities.add(work);
     }
     work.rate = 0;
-    work.since = this.now;
+    work.updateTime = this.now;
     work.isRunning = true;
     this.#markActivity(work);
   }
@@ -188,7 +188,7 @@ export class MachineSimulator {
     if (receivePort) work.receivePortIndex = receivePort.flows.push(work) - 1;
     this.#adjustTransferCount(rank, 1);
     if (link !== "self") this.#adjustTransferCount(peer, 1);
-    this.#start(work);
+    this.#startActivity(work);
     this.#markPort(sendPort!);
     if (receivePort) this.#markPort(receivePort);
   }
@@ -214,9 +214,9 @@ export class MachineSimulator {
 
   /** A rank moves bytes or no longer does: this changes the rate of its kernel, and of all on its cores. */
   #adjustTransferCount(rank: number, change: 1 | -1): void {
-    const before = this.#activeTransfers[rank]!;
-    this.#activeTransfers[rank] = before + change;
-    if (before > 0 && before + change > 0) return;
+    const previousCount = this.#activeTransfers[rank]!;
+    this.#activeTransfers[rank] = previousCount + change;
+    if (previousCount > 0 && previousCount + change > 0) return;
     this.#adjustActivityCount(rank, "transferCount", change);
     const kernel = this.#kernels[rank]!;
     if (kernel.isRunning && this.#profile.communicationTax > 0) this.#markActivity(kernel);
@@ -246,8 +246,9 @@ export class MachineSimulator {
 
   /** Works out the rates of all that changed; false if nothing did. */
   #updateRates(): boolean {
-    const changed = this.#changedActivities;
-    if (changed.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0) return false;
+    const changedActivities = this.#changedActivities;
+    if (changedActivities.length === 0 && this.#changedPorts.length === 0 && this.#changedNodes.length === 0)
+      return false;
     for (const node of this.#changedNodes) {
       node.isChanged = false;
       if (this.#updateNodeRates(node)) for (const work of node.activities) this.#updateRate(work);
@@ -256,7 +257,7 @@ export class MachineSimulator {
       port.isChanged = false;
       for (const flow of port.flows) this.#updateRate(flow);
     }
-    for (const work of changed) {
+    for (const work of changedActivities) {
       work.isChanged = false;
       if (!work.isRunning) continue;
       this.#updateRate(work);
@@ -265,7 +266,7 @@ export class MachineSimulator {
     }
     this.#changedNodes.length = 0;
     this.#changedPorts.length = 0;
-    changed.length = 0;
+    changedActivities.length = 0;
     return true;
   }
 
@@ -291,13 +292,13 @@ export class MachineSimulator {
   }
 
   #advance(work: Activity): void {
-    work.remaining = Math.max(0, work.remaining - (this.now - work.since) * work.rate);
-    work.since = this.now;
+    work.remaining = Math.max(0, work.remaining - (this.now - work.updateTime) * work.rate);
+    work.updateTime = this.now;
   }
 
   /** A rate of 0 means never, as things stand. */
   #schedule(work: Activity): void {
-    work.endTime = work.remaining === 0 ? work.since : work.since + work.remaining / work.rate;
+    work.endTime = work.remaining === 0 ? work.updateTime : work.updateTime + work.remaining / work.rate;
     this.#queue.set(work);
   }
 
@@ -305,8 +306,8 @@ export class MachineSimulator {
     const { cores, communicationTax } = this.#profile;
     if (kind === "flow") {
       const factor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
-      const there = sendPort!.bandwidth / sendPort!.flows.length;
-      return factor * (receivePort ? Math.min(there, receivePort.bandwidth / receivePort.flows.length) : there);
+      const linkShare = sendPort!.bandwidth / sendPort!.flows.length;
+      return factor * (receivePort ? Math.min(linkShare, receivePort.bandwidth / receivePort.flows.length) : linkShare);
     }
     const factor = cores ? this.#nodeOf(rank).kernelRate : 1;
     return kind === "compute" && this.#activeTransfers[rank]! > 0 ? factor * (1 - communicationTax) : factor;
@@ -319,8 +320,8 @@ export class MachineSimulator {
 
 const linkIndex: Readonly<Record<LinkClass, number>> = { self: 0, "intra-node": 1, "inter-node": 2 };
 
-function portIndex(rank: number, kind: LinkClass, way: 0 | 1): number {
-  return (rank * 3 + linkIndex[kind]) * 2 + way;
+function portIndex(rank: number, kind: LinkClass, direction: 0 | 1): number {
+  return (rank * 3 + linkIndex[kind]) * 2 + direction;
 }
 
 /** Every rank's ports of each class, out and in: one and the same where ranks, or ways, share it. */
@@ -328,24 +329,24 @@ function createPorts({ links, ranksPerNode }: Profile, ranks: number): LinkPort[
   const ports: LinkPort[] = [];
   for (const kind of linkClasses) {
     const { bandwidth, sharedBy, duplex } = links[kind];
-    const made = (): LinkPort => ({ bandwidth, flows: [], isChanged: false });
+    const createPort = (): LinkPort => ({ bandwidth, flows: [], isChanged: false });
     for (let rank = 0; rank < ranks; rank++) {
-      const first = rank - ((rank % ranksPerNode) % sharedBy);
-      const out = first === rank ? made() : ports[portIndex(first, kind, 0)]!;
-      const into = first === rank ? (duplex ? made() : out) : ports[portIndex(first, kind, 1)]!;
+      const sharedRank = rank - ((rank % ranksPerNode) % sharedBy);
+      const out = sharedRank === rank ? createPort() : ports[portIndex(sharedRank, kind, 0)]!;
+      const inPort = sharedRank === rank ? (duplex ? createPort() : out) : ports[portIndex(sharedRank, kind, 1)]!;
       ports[portIndex(rank, kind, 0)] = out;
-      ports[portIndex(rank, kind, 1)] = into;
+      ports[portIndex(rank, kind, 1)] = inPort;
     }
   }
   return ports;
 }
 
 /** Takes a message out of a port: the last one there takes its place. */
-function removeFlow({ flows }: LinkPort, place: number): void {
+function removeFlow({ flows }: LinkPort, index: number): void {
   const end = flows.length - 1;
   const last = flows.pop()!;
-  if (place === end) return;
-  flows[place] = last;
-  if (last.sendPort?.flows === flows && last.sendPortIndex === end) last.sendPortIndex = place;
-  else last.receivePortIndex = place;
+  if (index === end) return;
+  flows[index] = last;
+  if (last.sendPort?.flows === flows && last.sendPortIndex === end) last.sendPortIndex = index;
+  else last.receivePortIndex = index;
 }

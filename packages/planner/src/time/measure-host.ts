@@ -18,39 +18,40 @@ export interface HostTiming {
  */
 export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
   const { contexts, repetitions, concurrentRanks } = measured;
-  const shape: StepShape = { tokens: 256, numHeads: 4, headDim: 64, dtype: "float32", attentions: 1 };
+  const shape: StepShape = { tokens: 256, numHeads: 4, headDim: 64, dtype: "float32", attentionCalls: 1 };
   const operations = countOperations(recordStep(shape).ranks[0]!);
   const exchanges = contexts[0]!.size > 1 ? operations : 0;
   const rounds = 8 * (repetitions + 1);
   const [first] = contexts as readonly [Context, ...Context[]];
   const step = first.rank < concurrentRanks ? new LocalSteps(first, shape) : undefined;
-  const words = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
+  const transferBuffers = contexts.map((ctx) => [full(ctx, [1], 0), full(ctx, [1], 0)] as const);
   const samples: HostTiming[] = [];
   try {
     for (let round = 0; round < rounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       const stepTimes = await step?.runAlone();
-      const exchangeEnqueueNs = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, words[i]!));
+      const exchangeEnqueueNs = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, transferBuffers[i]!));
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       if (!stepTimes) continue;
       const enqueue = (stepTimes.enqueue + exchangeEnqueueNs[0]!) / 1e3 / (operations + 2 * exchanges);
       samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.outside) / 1e3 });
     }
   } finally {
-    for (const each of words.flat()) each.dispose();
+    for (const buffer of transferBuffers.flat()) buffer.dispose();
     step?.[Symbol.dispose]();
   }
   // Code that runs for the first time is slow, and steps are warm: the first half does not count. Of the rest the median,
   // for what a host does now and then, collecting garbage for one, is in few of them.
-  const warm = samples.slice(samples.length / 2);
-  const typical = (of: (sample: HostTiming) => number): number => (warm.length > 0 ? median(warm.map(of)) : 0);
-  return { enqueue: typical(({ enqueue }) => enqueue), stepOverhead: typical(({ stepOverhead }) => stepOverhead) };
+  const warmSamples = samples.slice(samples.length / 2);
+  const medianOf = (of: (sample: HostTiming) => number): number =>
+    warmSamples.length > 0 ? median(warmSamples.map(of)) : 0;
+  return { enqueue: medianOf(({ enqueue }) => enqueue), stepOverhead: medianOf(({ stepOverhead }) => stepOverhead) };
 }
 
 /** Milliseconds in which a rank enqueues so many exchanges of one element with its neighbours. */
-function enqueueExchanges(ctx: Context, exchanges: number, [out, into]: readonly [Tensor, Tensor]): number {
+function enqueueExchanges(ctx: Context, exchanges: number, [out, receiveBuffer]: readonly [Tensor, Tensor]): number {
   const begin = performance.now();
-  for (let i = 0; i < exchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, out, into)).wait();
+  for (let i = 0; i < exchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, out, receiveBuffer)).wait();
   return performance.now() - begin;
 }

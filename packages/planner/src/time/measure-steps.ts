@@ -15,13 +15,13 @@ import type { Profile } from "./profile.ts";
 import { simulate } from "./simulate.ts";
 
 /** Steps of a run: what a host does now and then, such as collecting garbage, is in a run in its share. */
-const STEPS = 8;
+const STEPS_PER_RUN = 8;
 
 /** Steps that differ in how long their kernels take, and in how many operations they have. */
-const sizes: readonly Pick<StepShape, "tokens" | "attentions">[] = [
-  { tokens: 512, attentions: 1 },
-  { tokens: 512, attentions: 3 },
-  { tokens: 1024, attentions: 1 },
+const sizes: readonly Pick<StepShape, "tokens" | "attentionCalls">[] = [
+  { tokens: 512, attentionCalls: 1 },
+  { tokens: 512, attentionCalls: 3 },
+  { tokens: 1024, attentionCalls: 1 },
 ];
 
 /**
@@ -30,25 +30,29 @@ const sizes: readonly Pick<StepShape, "tokens" | "attentions">[] = [
  * the profile gives is divided into a share of the kernels (`cores.efficiency`), a part of each step (`stepOverhead`), and of each
  * operation (`enqueue`).
  */
-export async function correctBySteps(
+export async function fitStepOverheads(
   measured: MeasuredRanks,
   profile: Profile,
-  common: Pick<StepShape, "dtype" | "numHeads" | "headDim">,
+  commonShape: Pick<StepShape, "dtype" | "numHeads" | "headDim">,
 ): Promise<Profile> {
-  const shapes = sizes.map((size): StepShape => ({ ...common, ...size }));
-  const parts = shapes.map((shape) => partsOfStep(shape, profile));
+  const shapes = sizes.map((size): StepShape => ({ ...commonShape, ...size }));
+  const stepCosts = shapes.map((shape) => estimateStepCosts(shape, profile));
   const ranksPerCore = Math.max(1, measured.contexts[0]!.size / profile.cores!.perNode);
   const timings = await timeSteps(measured, shapes);
   const { efficiency = 1 } = profile.cores!;
-  const excess = parts.map(({ other, host, waits }, i) =>
-    median(timings[i]!.map(({ step, attend }) => step - ranksPerCore * ((attend + other) / efficiency + host) - waits)),
+  const excessSeconds = stepCosts.map(({ otherSeconds, hostSeconds, waitSeconds }, i) =>
+    median(
+      timings[i]!.map(
+        ({ step, attend }) => step - ranksPerCore * ((attend + otherSeconds) / efficiency + hostSeconds) - waitSeconds,
+      ),
+    ),
   );
   const { factors } = leastSquares(
-    parts.map(({ other, operations }, i) => {
+    stepCosts.map(({ otherSeconds, operations }, i) => {
       const attend = median(timings[i]!.map((timing) => timing.attend));
-      return [attend + other, GAPS_PER_STEP, operations].map((column) => ranksPerCore * column);
+      return [attend + otherSeconds, GAPS_PER_STEP, operations].map((column) => ranksPerCore * column);
     }),
-    excess.map((seconds) => Math.max(0, seconds)),
+    excessSeconds.map((seconds) => Math.max(0, seconds)),
     timings.map((each) => median(each.map(({ step }) => step))),
   );
   const [share, perStep, perOperation] = factors as [number, number, number];
@@ -61,33 +65,33 @@ export async function correctBySteps(
 }
 
 /** A run has one pause between steps less than it has steps. */
-const GAPS_PER_STEP = (STEPS - 1) / STEPS;
+const GAPS_PER_STEP = (STEPS_PER_RUN - 1) / STEPS_PER_RUN;
 
 /** What a step takes besides its attention kernels, in seconds of a rank that has a core to itself. */
-interface StepParts {
+interface StepCosts {
   readonly operations: number;
   /** Other kernels and messages. */
-  readonly other: number;
-  readonly host: number;
+  readonly otherSeconds: number;
+  readonly hostSeconds: number;
   /** Seconds in which no core works. */
-  readonly waits: number;
+  readonly waitSeconds: number;
 }
 
-function partsOfStep(shape: StepShape, profile: Profile): StepParts {
-  const recorded = recordStep(shape);
+function estimateStepCosts(shape: StepShape, profile: Profile): StepCosts {
+  const stepRecord = recordStep(shape);
   const { enqueue, stepOverhead = 0, cores } = profile;
   const { latency, bandwidth } = profile.links["intra-node"];
-  const { attentions } = shape;
-  const [rank] = simulate(recorded, { ...profile, cores: undefined }).ranks;
+  const { attentionCalls } = shape;
+  const [rank] = simulate(stepRecord, { ...profile, cores: undefined }).ranks;
   const kernels = rank!.events.filter(({ name }) => !name.startsWith("attend"));
   const message = (2 * exchangedBytes(shape)) / bandwidth;
   const exchange = 2;
-  const operations = attentions * (countOperations(recorded.ranks[0]!) + exchange);
+  const operations = attentionCalls * (countOperations(stepRecord.ranks[0]!) + exchange);
   return {
     operations,
-    other: attentions * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + message),
-    host: operations * enqueue + GAPS_PER_STEP * stepOverhead,
-    waits: attentions * (latency + (cores!.wait ?? 0)),
+    otherSeconds: attentionCalls * (kernels.reduce((sum, { start, end }) => sum + end - start, 0) + message),
+    hostSeconds: operations * enqueue + GAPS_PER_STEP * stepOverhead,
+    waitSeconds: attentionCalls * (latency + (cores!.wait ?? 0)),
   };
 }
 
@@ -106,16 +110,16 @@ async function timeSteps(measured: MeasuredRanks, shapes: readonly StepShape[]):
   try {
     // The first round warms up.
     for (let round = 0; round <= repetitions; round++) {
-      for (const [i, { attentions }] of shapes.entries()) {
+      for (const [i, { attentionCalls }] of shapes.entries()) {
         let attend = 0;
-        for (const tile of tiles[i]!) attend += attentions * (await timeTile(measured, operands, tile));
-        const step = (await timeRun(contexts, (ctx) => steps[contexts.indexOf(ctx)]![i]!)) / STEPS;
+        for (const tile of tiles[i]!) attend += attentionCalls * (await timeTile(measured, operands, tile));
+        const step = (await timeRun(contexts, (ctx) => steps[contexts.indexOf(ctx)]![i]!)) / STEPS_PER_RUN;
         if (round > 0) timings[i]!.push({ attend, step });
       }
     }
     return timings;
   } finally {
-    for (const each of [...steps.flat(), ...operands]) each[Symbol.dispose]();
+    for (const disposable of [...steps.flat(), ...operands]) disposable[Symbol.dispose]();
   }
 }
 
@@ -130,6 +134,6 @@ function attentionTiles({ tokens, numHeads, headDim, dtype }: StepShape): readon
 async function timeRun(contexts: readonly Context[], stepsOf: (ctx: Context) => LocalSteps): Promise<number> {
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const spans = await runOnAllRanks(contexts, (ctx) => stepsOf(ctx).runTogether(STEPS));
+  const spans = await runOnAllRanks(contexts, (ctx) => stepsOf(ctx).runTogether(STEPS_PER_RUN));
   return await hostUnion(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
 }

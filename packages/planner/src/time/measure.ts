@@ -64,11 +64,11 @@ export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
 async function timeKernels(measured: MeasuredRanks, chain: CallChain): Promise<number> {
   const { contexts, concurrentRanks } = measured;
   const spans = await traceChain(measured, { lane: "compute", ranks: concurrentRanks }, chain);
-  const longest = await runOnAllRanks(contexts, async (ctx) => {
+  const maxSeconds = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
     return await maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
   });
-  return longest[0]!;
+  return maxSeconds[0]!;
 }
 
 /** Nanoseconds of the clock that all processes of a host share. */
@@ -79,22 +79,23 @@ export interface TimeSpan {
 
 /** Seconds from the first start to the last end, counted from when the first rank began: float32 is too short for clocks. */
 export async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap<Context, TimeSpan>): Promise<number> {
-  const begins = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
-  const widest = await runOnAllRanks(contexts, async (ctx) => {
+  const startTimes = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
+  const maxSpan = await runOnAllRanks(contexts, async (ctx) => {
     const span = spans.get(ctx);
-    const since = (time: number): number => (time - begins[contexts.indexOf(ctx)]!) / 1e9;
+    const secondsSince = (time: number): number => (time - startTimes[contexts.indexOf(ctx)]!) / 1e9;
     return (
-      (await maxOverRanks(ctx, span ? -since(span.start) : 0)) + (await maxOverRanks(ctx, span ? since(span.end) : 0))
+      (await maxOverRanks(ctx, span ? -secondsSince(span.start) : 0)) +
+      (await maxOverRanks(ctx, span ? secondsSince(span.end) : 0))
     );
   });
-  return widest[0]!;
+  return maxSpan[0]!;
 }
 
 async function maxOverRanks(ctx: Context, value: number): Promise<number> {
-  using all = fromArray(ctx, [value], [1]);
-  ctx.world.allReduce(all, "max").wait();
-  const [most] = await all.read();
-  return most!;
+  using reduced = fromArray(ctx, [value], [1]);
+  ctx.world.allReduce(reduced, "max").wait();
+  const [maximum] = await reduced.read();
+  return maximum!;
 }
 
 export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
@@ -102,14 +103,18 @@ export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx:
 }
 
 /** The number that rank 0 has, to the last of its 53 bits: in parts that float32 holds. */
-async function broadcastNumber(ctx: Context, whole: number): Promise<number> {
-  const part = 2 ** 20;
-  const rounded = Math.round(whole);
-  const parts = [Math.floor(rounded / part ** 2), Math.floor(rounded / part) % part, rounded % part];
-  using numbers = fromArray(ctx, parts, [3]);
-  ctx.world.broadcast(numbers, 0).wait();
-  const [high, middle, low] = await numbers.read();
-  return (high! * part + middle!) * part + low!;
+async function broadcastNumber(ctx: Context, value: number): Promise<number> {
+  const digitBase = 2 ** 20;
+  const rounded = Math.round(value);
+  const digits = [
+    Math.floor(rounded / digitBase ** 2),
+    Math.floor(rounded / digitBase) % digitBase,
+    rounded % digitBase,
+  ];
+  using digitTensor = fromArray(ctx, digits, [3]);
+  ctx.world.broadcast(digitTensor, 0).wait();
+  const [high, middle, low] = await digitTensor.read();
+  return (high! * digitBase + middle!) * digitBase + low!;
 }
 
 /**
@@ -161,10 +166,10 @@ async function relativeTimes(measured: MeasuredRanks, pairs: readonly TimingPair
   }));
 }
 
-export function median(numbers: readonly number[]): number {
-  const sorted = numbers.toSorted((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middleIndex = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middleIndex]! : (sorted[middleIndex - 1]! + sorted[middleIndex]!) / 2;
 }
 
 /** An unmasked tile of attention. */
@@ -195,7 +200,7 @@ export async function timeTiles(measured: MeasuredRanks, tiles: readonly TileSha
       seconds: seconds[i]!,
     }));
   } finally {
-    for (const each of operands) each[Symbol.dispose]();
+    for (const operandSet of operands) operandSet[Symbol.dispose]();
   }
 }
 
@@ -207,11 +212,11 @@ export async function timeInterleaving(
   measured: MeasuredRanks,
   tiles: readonly TileShape[],
 ): Promise<readonly number[]> {
-  const interleaved = tiles.map((tile): TileShape => ({ ...tile, interleaved: true }));
-  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, [...tiles, ...interleaved]));
+  const interleavedTiles = tiles.map((tile): TileShape => ({ ...tile, interleaved: true }));
+  const operands = measured.contexts.map((ctx) => new TileOperands(ctx, [...tiles, ...interleavedTiles]));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
-      timing: () => timeTile(measured, operands, interleaved[i]!),
+      timing: () => timeTile(measured, operands, interleavedTiles[i]!),
       reference: () => timeTile(measured, operands, tile),
       runs: INTERLEAVING_RUNS,
     }),
@@ -219,7 +224,7 @@ export async function timeInterleaving(
   try {
     return (await relativeTimes(measured, pairs)).map(({ ratio }) => ratio);
   } finally {
-    for (const each of operands) each[Symbol.dispose]();
+    for (const operandSet of operands) operandSet[Symbol.dispose]();
   }
 }
 
@@ -230,12 +235,12 @@ export async function timeTile(
   tile: TileShape,
 ): Promise<number> {
   // Short ones are repeated until there is something to measure; long ones are measured once.
-  const calls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
+  const numCalls = Math.max(1, Math.min(256, Math.round(2 ** 22 / (tile.numHeads * tile.rows * tile.keys))));
   const chain: CallChain = (ctx) => {
-    const mine = operands[measured.contexts.indexOf(ctx)]!;
-    for (let i = 0; i < calls; i++) mine.call(tile);
+    const rankOperands = operands[measured.contexts.indexOf(ctx)]!;
+    for (let i = 0; i < numCalls; i++) rankOperands.call(tile);
   };
-  return (await timeKernels(measured, chain)) / calls;
+  return (await timeKernels(measured, chain)) / numCalls;
 }
 
 /** Memory for several tiles, and calls on it. */
@@ -245,7 +250,7 @@ export class TileOperands implements Disposable {
 
   constructor(ctx: Context, tiles: readonly TileShape[]) {
     this.#ctx = ctx;
-    for (const tile of tiles) this.#tensor(tile);
+    for (const tile of tiles) this.#createOperands(tile);
   }
 
   call(tile: TileShape): void {
@@ -253,35 +258,35 @@ export class TileOperands implements Disposable {
     const get = (name: string): Tensor => this.#tensors.get(tensorKey(tile, name))!;
     const keys = { k: get("k"), v: get("v") };
     const span = (length: number) => [{ start: 0, length, step: 1 }];
-    const place = {
+    const modifiers = {
       q: span(tile.rows),
       k: span(tile.keys),
       mask: [{ q0: 0, q1: tile.rows, k0: 0, k1: tile.keys, type: "full" as const }],
       scale: 1 / Math.sqrt(tile.headDim),
     };
     const [out, lse, q] = [get("out"), get("lse"), get("q")];
-    if (tile.kind === "attend") return kernels.attend({ out, lse }, q, keys, place);
+    if (tile.kind === "attend") return kernels.attend({ out, lse }, q, keys, modifiers);
     const grads = { dq: out, dk: get("dk"), dv: get("dv") };
-    kernels.attendBackward(grads, q, { dOut: get("dOut"), lse, delta: get("delta") }, keys, place);
+    kernels.attendBackward(grads, q, { dOut: get("dOut"), lse, delta: get("delta") }, keys, modifiers);
   }
 
   /** Inputs are random, as at work: there are machines on which zeros take less time. */
-  #tensor(tile: TileShape): void {
+  #createOperands(tile: TileShape): void {
     const { numHeads, rows, keys, headDim, dtype, interleaved = false } = tile;
     const random = (length: number) => (): Tensor => {
       if (!interleaved) return randn(this.#ctx, [1, numHeads, length, headDim], { dtype });
-      using wire = randn(this.#ctx, [length, 1, numHeads, headDim], { dtype });
-      return wire.view({ shape: [1, numHeads, length, headDim], strides: [1, headDim, numHeads * headDim, 1] });
+      using packed = randn(this.#ctx, [length, 1, numHeads, headDim], { dtype });
+      return packed.view({ shape: [1, numHeads, length, headDim], strides: [1, headDim, numHeads * headDim, 1] });
     };
-    const own = (name: string, make: () => Tensor): void => {
-      if (!this.#tensors.has(tensorKey(tile, name))) this.#tensors.set(tensorKey(tile, name), make());
+    const addTensor = (name: string, create: () => Tensor): void => {
+      if (!this.#tensors.has(tensorKey(tile, name))) this.#tensors.set(tensorKey(tile, name), create());
     };
     const zeros = (shape: readonly number[]) => () => full(this.#ctx, shape, 0);
-    for (const name of ["q", "dOut"]) own(name, random(rows));
-    for (const name of ["k", "v"]) own(name, random(keys));
-    own("out", zeros([1, numHeads, rows, headDim]));
-    for (const name of ["lse", "delta"]) own(name, zeros([1, numHeads, rows]));
-    for (const name of ["dk", "dv"]) own(name, zeros([1, numHeads, keys, headDim]));
+    for (const name of ["q", "dOut"]) addTensor(name, random(rows));
+    for (const name of ["k", "v"]) addTensor(name, random(keys));
+    addTensor("out", zeros([1, numHeads, rows, headDim]));
+    for (const name of ["lse", "delta"]) addTensor(name, zeros([1, numHeads, rows]));
+    for (const name of ["dk", "dv"]) addTensor(name, zeros([1, numHeads, keys, headDim]));
   }
 
   [Symbol.dispose](): void {
@@ -298,20 +303,20 @@ const LARGE_MESSAGE_BYTES = 16 * 2 ** 20;
 
 /** Seconds of one copy of each size, of ever other memory; its bytes are those read and those written. */
 export async function timeCopies(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
-  const calls = 32;
+  const numCalls = 32;
   // Of each of the two, what is read and what is written.
-  const most = Math.max(LARGE_MESSAGE_BYTES, ...sizes) / 2;
-  const from = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
-  const to = measured.contexts.map((ctx) => full(ctx, [most / 4], 1));
+  const maxBytes = Math.max(LARGE_MESSAGE_BYTES, ...sizes) / 2;
+  const from = measured.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
+  const to = measured.contexts.map((ctx) => full(ctx, [maxBytes / 4], 1));
   const timings = sizes.map((bytes) => () => {
     // Half of the bytes are read, half written.
     const length = bytes / 8;
     const chain: CallChain = (ctx) => {
-      const mine = measured.contexts.indexOf(ctx);
-      for (let call = 0; call < calls; call++) {
-        const part = { shape: [length], offset: (call % Math.floor(most / 4 / length)) * length };
-        using source = from[mine]!.view(part);
-        using target = to[mine]!.view(part);
+      const index = measured.contexts.indexOf(ctx);
+      for (let call = 0; call < numCalls; call++) {
+        const copyView = { shape: [length], offset: (call % Math.floor(maxBytes / 4 / length)) * length };
+        using source = from[index]!.view(copyView);
+        using target = to[index]!.view(copyView);
         ctx.device.kernels.copy(target, source);
       }
     };
@@ -319,30 +324,34 @@ export async function timeCopies(measured: MeasuredRanks, sizes: readonly number
   });
   try {
     const seconds = await medianTimes(measured, timings);
-    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
+    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
     for (const tensor of [...from, ...to]) tensor[Symbol.dispose]();
   }
 }
 
 /** The transfers of an exchange around all ranks: to the right neighbour, from the left one. */
-export function neighbourTransfers({ rank, size }: Context, sent: Tensor, received: Tensor): readonly Transfer[] {
+export function neighbourTransfers(
+  { rank, size }: Context,
+  sendBuffer: Tensor,
+  receiveBuffer: Tensor,
+): readonly Transfer[] {
   return [
-    { tensor: sent, to: (rank + 1) % size },
-    { tensor: received, from: (rank + size - 1) % size },
+    { tensor: sendBuffer, to: (rank + 1) % size },
+    { tensor: receiveBuffer, from: (rank + size - 1) % size },
   ];
 }
 
 /** Seconds of one exchange in which every rank sends so many bytes to its right neighbour, in a chain of them. */
 export async function timeExchanges(measured: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const out = measured.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
-  const into = measured.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
-  const calls = 8;
+  const receiveBuffers = measured.contexts.map((ctx) => sizes.map((bytes) => empty(ctx, [bytes / 4])));
+  const numCalls = 8;
   const timings = sizes.map((_, i) => () => {
     const chain: CallChain = (ctx) => {
-      const mine = measured.contexts.indexOf(ctx);
-      const transfers = neighbourTransfers(ctx, out[mine]![i]!, into[mine]![i]!);
-      for (let call = 0; call < calls; call++) ctx.world.sendRecv(transfers).wait();
+      const index = measured.contexts.indexOf(ctx);
+      const transfers = neighbourTransfers(ctx, out[index]![i]!, receiveBuffers[index]![i]!);
+      for (let call = 0; call < numCalls; call++) ctx.world.sendRecv(transfers).wait();
     };
     const ranks = measured.contexts[0]!.size;
     return traceChain(measured, { lane: "communication", ranks }, chain).then((spans) =>
@@ -351,9 +360,9 @@ export async function timeExchanges(measured: MeasuredRanks, sizes: readonly num
   });
   try {
     const seconds = await medianTimes(measured, timings);
-    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / calls }));
+    return sizes.map((bytes, i) => ({ bytes, seconds: seconds[i]! / numCalls }));
   } finally {
-    for (const tensor of [...out, ...into].flat()) tensor[Symbol.dispose]();
+    for (const tensor of [...out, ...receiveBuffers].flat()) tensor[Symbol.dispose]();
   }
 }
 
@@ -374,43 +383,43 @@ export async function timeLockstep(
 ): Promise<readonly LockstepTiming[]> {
   const { contexts } = measured;
   const operands = contexts.map((ctx) => new TileOperands(ctx, tiles));
-  const sent = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
-  const out = contexts.map((ctx) => tiles.map((tile) => full(ctx, [sent(tile)], 1)));
-  const into = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [sent(tile)])));
+  const countElements = (tile: TileShape): number => tile.numHeads * tile.keys * tile.headDim;
+  const out = contexts.map((ctx) => tiles.map((tile) => full(ctx, [countElements(tile)], 1)));
+  const receiveBuffers = contexts.map((ctx) => tiles.map((tile) => empty(ctx, [countElements(tile)])));
   // Long enough that it makes no difference when a rank begins.
-  const calls = tiles.map(({ numHeads, rows, keys }) =>
+  const callCounts = tiles.map(({ numHeads, rows, keys }) =>
     Math.max(8, Math.min(64, Math.round(2 ** 25 / (numHeads * rows * keys)))),
   );
   const chains = tiles.map(
     (tile, i): CallChain =>
       (ctx) => {
-        const mine = contexts.indexOf(ctx);
-        const transfers = neighbourTransfers(ctx, out[mine]![i]!, into[mine]![i]!);
-        for (let call = 0; call < calls[i]!; call++) {
+        const index = contexts.indexOf(ctx);
+        const transfers = neighbourTransfers(ctx, out[index]![i]!, receiveBuffers[index]![i]!);
+        for (let call = 0; call < callCounts[i]!; call++) {
           const work = ctx.world.sendRecv(transfers);
-          operands[mine]!.call(tile);
+          operands[index]!.call(tile);
           work.wait();
         }
       },
   );
   const ranks = contexts[0]!.size;
-  const longest = Math.max(...tiles.map(({ rows }) => rows));
+  const maxRows = Math.max(...tiles.map(({ rows }) => rows));
   const pairs = tiles.map(
     (tile, i): TimingPair => ({
       timing: async () => hostUnion(contexts, await traceChain(measured, { ranks }, chains[i]!)),
       reference: () => timeTile(measured, operands, tile),
       // Of short kernels more: waits are a larger part of their time.
-      runs: longest / tile.rows,
+      runs: maxRows / tile.rows,
     }),
   );
   try {
     const relative = await relativeTimes(measured, pairs);
     return tiles.map((tile, i) => ({
       kernel: relative[i]!.reference,
-      bytes: 4 * sent(tile),
-      seconds: (relative[i]!.reference * relative[i]!.ratio) / calls[i]!,
+      bytes: 4 * countElements(tile),
+      seconds: (relative[i]!.reference * relative[i]!.ratio) / callCounts[i]!,
     }));
   } finally {
-    for (const each of [...operands, ...out.flat(), ...into.flat()]) each[Symbol.dispose]();
+    for (const disposable of [...operands, ...out.flat(), ...receiveBuffers.flat()]) disposable[Symbol.dispose]();
   }
 }

@@ -45,32 +45,39 @@ export interface Prediction {
 export function predict(options: RecordOptions, profile: Profile, simulation?: SimulateOptions): Prediction {
   const { ranksPerNode } = parseProfile(profile);
   const { mesh } = recordOptions.parse(options, "predict");
-  const run = meshSize(mesh) > maxRecordedRanks ? recordRepresentatives(options, { ranksPerNode }) : record(options);
-  const result = simulate(run, profile, simulation);
-  const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = result;
+  const attentionRecord =
+    meshSize(mesh) > maxRecordedRanks ? recordRepresentatives(options, { ranksPerNode }) : record(options);
+  const simulationResult = simulate(attentionRecord, profile, simulation);
+  const { seconds, forwardSeconds, backwardSeconds, computeSeconds, exposedCommunicationSeconds } = simulationResult;
   return {
     seconds,
     forwardSeconds,
     backwardSeconds,
     computeSeconds,
     exposedCommunicationSeconds,
-    sent: maxSent(run, profile),
-    peakBytes: Math.max(...run.ranks.map(({ peakBytes }) => peakBytes)),
-    simulation: result,
-    record: run,
+    sent: maxSent(attentionRecord, profile),
+    peakBytes: Math.max(...attentionRecord.ranks.map(({ peakBytes }) => peakBytes)),
+    simulation: simulationResult,
+    record: attentionRecord,
   };
 }
 
 /** The most that any rank of a record, or of some of its ranks, sends over each class of links. */
-export function maxSent(run: AttentionRecord, profile: Profile): Readonly<Record<LinkClass, TrafficTotals>> {
-  const ranks = countLinks(run, profile);
-  const most = (kind: LinkClass, what: keyof TrafficTotals): number =>
+export function maxSent(
+  attentionRecord: AttentionRecord,
+  profile: Profile,
+): Readonly<Record<LinkClass, TrafficTotals>> {
+  const ranks = countLinks(attentionRecord, profile);
+  const maxTotals = (kind: LinkClass, unit: keyof TrafficTotals): number =>
     ranks.reduce(
-      (max, { forward, backward }) => Math.max(max, forward[kind].sent[what] + backward[kind].sent[what]),
+      (max, { forward, backward }) => Math.max(max, forward[kind].sent[unit] + backward[kind].sent[unit]),
       0,
     );
   const entries = linkClasses.map((kind) => {
-    return [kind, { bytes: most(kind, "bytes"), elements: most(kind, "elements"), messages: most(kind, "messages") }];
+    return [
+      kind,
+      { bytes: maxTotals(kind, "bytes"), elements: maxTotals(kind, "elements"), messages: maxTotals(kind, "messages") },
+    ];
   });
   return Object.fromEntries(entries) as Record<LinkClass, TrafficTotals>;
 }
@@ -106,11 +113,11 @@ export function countLinks(
 ): readonly { readonly forward: LinkTraffic; readonly backward: LinkTraffic }[] {
   checkRecord("countLinks", record);
   checkRanksPerNode("countLinks", nodes);
-  return record.ranks.map((recorded) => {
+  return record.ranks.map((recordedRank) => {
     const phases = { forward: emptyTraffic(), backward: emptyTraffic() };
-    for (const { phase, peer, sent, elements, bytes } of listMessages(record, recorded)) {
+    for (const { phase, peer, sent, elements, bytes } of listMessages(record, recordedRank)) {
       const addTraffic: MutableTotals =
-        phases[phase][linkClass(nodes, recorded.tape.rank, peer)][sent ? "sent" : "received"];
+        phases[phase][linkClass(nodes, recordedRank.tape.rank, peer)][sent ? "sent" : "received"];
       addTraffic.elements += elements;
       addTraffic.bytes += bytes;
       addTraffic.messages++;
@@ -120,8 +127,8 @@ export function countLinks(
 }
 
 function emptyTraffic(): Record<LinkClass, { readonly sent: MutableTotals; readonly received: MutableTotals }> {
-  const none = (): MutableTotals => ({ bytes: 0, elements: 0, messages: 0 });
-  return Object.fromEntries(linkClasses.map((kind) => [kind, { sent: none(), received: none() }])) as ReturnType<
-    typeof emptyTraffic
-  >;
+  const createTotals = (): MutableTotals => ({ bytes: 0, elements: 0, messages: 0 });
+  return Object.fromEntries(
+    linkClasses.map((kind) => [kind, { sent: createTotals(), received: createTotals() }]),
+  ) as ReturnType<typeof emptyTraffic>;
 }

@@ -6,8 +6,8 @@ import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 // keys: nearly all of the loss is given to keys, for what a kernel does besides pairs it does mostly for every block of rows.
 
 /** Half-speed sizes: of keys and rows together, and of heads. */
-function attentionSpeed(flops: number, half: number, halfDim: number): AttentionSpeed {
-  return { flops, halfKeys: 0.85 * half, halfRows: 0.15 * half, halfDim };
+function attentionSpeed(flops: number, halfSize: number, halfDim: number): AttentionSpeed {
+  return { flops, halfKeys: 0.85 * halfSize, halfRows: 0.15 * halfSize, halfDim };
 }
 
 /**

@@ -68,40 +68,44 @@ export type SimulateOptions = OptionsOf<typeof simulateOptions>;
 export function simulate(record: AttentionRecord, profile: Profile, options?: SimulateOptions): Simulation {
   checkRecord("simulate", record);
   const { keep = () => true } = simulateOptions.parse(options);
-  const checked = parseProfile(profile);
-  checkNodes(record, checked);
-  const machine = new MachineSimulator(checked, record.ranks.length);
-  const times = new KernelTimes(checked, record.interned);
-  const streams = new SimulatedStreams(record, checked, machine, (batch) => runs[batch.index]!.collectiveDone(batch));
-  const runs = record.ranks.map((recorded, index) => {
-    const keepEvents = keep(recorded.tape.rank);
-    return new ComputeStream(record, recorded, {
+  const parsedProfile = parseProfile(profile);
+  checkNodes(record, parsedProfile);
+  const machine = new MachineSimulator(parsedProfile, record.ranks.length);
+  const times = new KernelTimes(parsedProfile, record.interned);
+  const streams = new SimulatedStreams(record, parsedProfile, machine, (batch) =>
+    computeStreams[batch.index]!.collectiveDone(batch),
+  );
+  const computeStreams = record.ranks.map((recordedRank, index) => {
+    const keepEvents = keep(recordedRank.tape.rank);
+    return new ComputeStream(record, recordedRank, {
       index,
       machine,
       times,
       streams,
-      host: checked,
-      wait: checked.cores?.wait ?? 0,
+      host: parsedProfile,
+      wait: parsedProfile.cores?.wait ?? 0,
       keepEvents,
     });
   });
-  for (const run of runs) run.resume();
-  for (let work = machine.next(); work; work = machine.next()) {
-    if (work.kind === "compute") runs[work.rank]!.kernelDone();
-    else if (work.kind === "host") runs[work.rank]!.hostReady();
-    else if (work.owner instanceof ComputeStream) work.owner.waitDone();
-    else if ("members" in (work.owner as MessageFlow | RunningCollective))
-      streams.transferDone(work.owner as RunningCollective);
-    else streams.flowDone(work.owner as MessageFlow);
+  for (const computeStream of computeStreams) computeStream.resume();
+  for (let activity = machine.next(); activity; activity = machine.next()) {
+    if (activity.kind === "compute") computeStreams[activity.rank]!.kernelDone();
+    else if (activity.kind === "host") computeStreams[activity.rank]!.hostReady();
+    else if (activity.owner instanceof ComputeStream) activity.owner.waitDone();
+    else if ("members" in (activity.owner as MessageFlow | RunningCollective))
+      streams.endTransfer(activity.owner as RunningCollective);
+    else streams.flowDone(activity.owner as MessageFlow);
   }
-  const stuck = runs.find(({ ended }) => !ended);
-  if (stuck) {
+  const waitingStreams = computeStreams.find(({ hasEnded }) => !hasEnded);
+  if (waitingStreams) {
     const heads = [...streams.pending()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
-    throw simulationError(heads.join("; ") || `rank ${stuck.rank} waits for a collective that it has not posted`);
+    throw simulationError(
+      heads.join("; ") || `rank ${waitingStreams.rank} waits for a collective that it has not posted`,
+    );
   }
-  return summarize(runs.map((run) => run.result()));
+  return summarize(computeStreams.map((computeStream) => computeStream.result()));
 }
 
 /** Ranks of one class must be alike to the machine too. */
@@ -116,16 +120,17 @@ function checkNodes({ classes }: AttentionRecord, { name, ranksPerNode }: Profil
 }
 
 function summarize(ranks: readonly SimulatedRank[]): Simulation {
-  const most = (of: (rank: SimulatedRank) => number): number => ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
-  const seconds = most((rank) => rank.seconds);
-  const forwardSeconds = most((rank) => rank.forwardSeconds);
+  const maxOverRanks = (of: (rank: SimulatedRank) => number): number =>
+    ranks.reduce((max, rank) => Math.max(max, of(rank)), 0);
+  const seconds = maxOverRanks((rank) => rank.seconds);
+  const forwardSeconds = maxOverRanks((rank) => rank.forwardSeconds);
   return {
     seconds,
     ranks,
     forwardSeconds,
     backwardSeconds: seconds - forwardSeconds,
-    computeSeconds: most(({ computeSeconds }) => computeSeconds),
-    exposedCommunicationSeconds: most(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds),
+    computeSeconds: maxOverRanks(({ computeSeconds }) => computeSeconds),
+    exposedCommunicationSeconds: maxOverRanks(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds),
   };
 }
 
@@ -145,15 +150,15 @@ interface SimulationState {
 class ComputeStream {
   readonly rank: number;
   readonly #record: AttentionRecord;
-  readonly #recorded: RecordedRank;
+  readonly #recordedRank: RecordedRank;
   readonly #state: SimulationState;
   readonly #reader: TapeReader;
-  readonly #done = new Set<number>();
+  readonly #finishedWorks = new Set<number>();
   readonly #events: TimelineEvent[] = [];
   readonly #memory: MemorySample[] = [];
   #allocated = 0;
   /** The collective that it waits for, since when. */
-  #awaited: number | undefined;
+  #awaitedWork: number | undefined;
   #waitStart = 0;
   readonly #host: HostThread;
   /** Operations that it came to, and whether the last of them is still to be run. */
@@ -163,29 +168,29 @@ class ComputeStream {
   #end = 0;
   #busySeconds = 0;
   #exposedSeconds = 0;
-  #ended = false;
+  #hasEnded = false;
 
-  constructor(record: AttentionRecord, recorded: RecordedRank, state: SimulationState) {
-    this.rank = recorded.tape.rank;
+  constructor(record: AttentionRecord, recordedRank: RecordedRank, state: SimulationState) {
+    this.rank = recordedRank.tape.rank;
     this.#record = record;
-    this.#recorded = recorded;
+    this.#recordedRank = recordedRank;
     this.#state = state;
-    this.#reader = recorded.tape.read();
-    this.#host = new HostThread(state.machine, state.index, countOperations(recorded), state.host);
+    this.#reader = recordedRank.tape.read();
+    this.#host = new HostThread(state.machine, state.index, countOperations(recordedRank), state.host);
   }
 
-  get ended(): boolean {
-    return this.#ended;
+  get hasEnded(): boolean {
+    return this.#hasEnded;
   }
 
   /** Goes on until a kernel runs, or a collective is not done, or the end. */
   resume(): void {
-    while (!this.#ended && this.#awaited === undefined) {
+    while (!this.#hasEnded && this.#awaitedWork === undefined) {
       if (!this.#isPending && !this.#step()) return;
       if (!this.#isPending) continue;
       if (!this.#host.hasEnqueued(this.#operations)) return;
       this.#isPending = false;
-      if (this.#run()) return;
+      if (this.#runEvent()) return;
     }
   }
 
@@ -211,8 +216,8 @@ class ComputeStream {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
       this.#events.push({ lane: "communication", name, start, end: now, label, bytesSent, bytesReceived });
     }
-    if (this.#awaited !== batch.work) {
-      this.#done.add(batch.work);
+    if (this.#awaitedWork !== batch.work) {
+      this.#finishedWorks.add(batch.work);
       return;
     }
     this.#endWait();
@@ -220,7 +225,7 @@ class ComputeStream {
 
   /** The threads of the rank are scheduled again after a wait. */
   waitDone(): void {
-    this.#awaited = undefined;
+    this.#awaitedWork = undefined;
     this.#exposedSeconds += this.#state.machine.now - this.#waitStart;
     this.resume();
   }
@@ -228,7 +233,7 @@ class ComputeStream {
   result(): SimulatedRank {
     return {
       rank: this.rank,
-      at: this.#recorded.at,
+      at: this.#recordedRank.at,
       events: this.#events.toSorted((a, b) => a.start - b.start),
       ...(this.#state.keepEvents && { memory: this.#memory }),
       forwardSeconds: this.#forward,
@@ -256,11 +261,11 @@ class ComputeStream {
   /** Memory changes hands in the order of the stream. Of several changes at one moment the most and the last are kept. */
   #allocate(sign: 1 | -1, storage: number): void {
     if (!this.#state.keepEvents) return;
-    this.#allocated += sign * this.#recorded.tape.storageBytes[storage]!;
+    this.#allocated += sign * this.#recordedRank.tape.storageBytes[storage]!;
     const { now: time } = this.#state.machine;
-    const [most, last] = [this.#memory.at(-2), this.#memory.at(-1)];
-    if (most?.time === time) {
-      if (last!.bytes > most.bytes) this.#memory[this.#memory.length - 2] = last!;
+    const [secondLast, last] = [this.#memory.at(-2), this.#memory.at(-1)];
+    if (secondLast?.time === time) {
+      if (last!.bytes > secondLast.bytes) this.#memory[this.#memory.length - 2] = last!;
       this.#memory.pop();
     }
     this.#memory.push({ time, bytes: this.#allocated });
@@ -271,22 +276,22 @@ class ComputeStream {
     if (phase === "backward") this.#forward = now;
     if (phase !== "end") return;
     this.#end = now;
-    this.#ended = true;
+    this.#hasEnded = true;
   }
 
   /** Runs the event that it stands at; true if that takes time. */
-  #run(): boolean {
+  #runEvent(): boolean {
     const { index, machine, streams, times } = this.#state;
     const event = this.#reader;
     if (isCollective(event.op)) {
       streams.post(index, event);
       return false;
     }
-    const isDone = event.op === "wait" && this.#done.delete(event.arg(0));
+    const isDone = event.op === "wait" && this.#finishedWorks.delete(event.arg(0));
     if (isDone && this.#state.wait === 0) return false;
     this.#waitStart = machine.now;
-    if (event.op === "wait") this.#awaited = event.arg(0);
-    else machine.compute(index, times.seconds(event, this.#recorded.tape));
+    if (event.op === "wait") this.#awaitedWork = event.arg(0);
+    else machine.compute(index, times.seconds(event, this.#recordedRank.tape));
     if (isDone) this.#endWait();
     return true;
   }

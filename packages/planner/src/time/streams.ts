@@ -18,7 +18,7 @@ export class PostedCollective {
   /** When it had its turn. */
   start = 0;
   /** Messages, and stretches of them under way, that are not through. */
-  open = 0;
+  numPending = 0;
   bytesSent = 0;
   bytesReceived = 0;
   readonly #code: Int32Array;
@@ -26,13 +26,13 @@ export class PostedCollective {
   readonly #count: number;
 
   // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
-  constructor(rank: number, index: number, event: TapeReader, words: readonly string[]) {
+  constructor(rank: number, index: number, event: TapeReader, labels: readonly string[]) {
     this.rank = rank;
     this.index = index;
     this.work = event.arg(0);
     this.op = event.op;
     this.group = event.arg(1);
-    this.label = words[event.arg(2)]!;
+    this.label = labels[event.arg(2)]!;
     this.#code = event.code;
     this.#first = event.firstArgument + 3;
     this.#count = event.count - 3;
@@ -87,7 +87,7 @@ export class SimulatedStreams {
   readonly #quotient: Quotient;
   readonly #profile: Profile;
   readonly #machine: MachineSimulator;
-  readonly #finished: (batch: PostedCollective) => void;
+  readonly #onFinished: (batch: PostedCollective) => void;
   readonly #queues = new Map<number, PostedCollective[]>();
   /** By the rank that sends, then by family of groups and the rank that receives. */
   readonly #channels: readonly Map<number, Channel>[];
@@ -98,13 +98,13 @@ export class SimulatedStreams {
     record: AttentionRecord,
     profile: Profile,
     machine: MachineSimulator,
-    finished: (batch: PostedCollective) => void,
+    onFinished: (batch: PostedCollective) => void,
   ) {
     this.#record = record;
     this.#quotient = new Quotient(record);
     this.#profile = profile;
     this.#machine = machine;
-    this.#finished = finished;
+    this.#onFinished = onFinished;
     this.#channels = record.ranks.map(() => new Map<number, Channel>());
   }
 
@@ -114,7 +114,7 @@ export class SimulatedStreams {
     const batch = new PostedCollective(rank, index, event, this.#record.interned.strings);
     const queue = this.#queueOf(batch);
     queue.push(batch);
-    if (queue.length === 1) this.#begin(batch);
+    if (queue.length === 1) this.#beginBatch(batch);
   }
 
   /** Messages are through. */
@@ -126,7 +126,7 @@ export class SimulatedStreams {
   }
 
   /** A load of a collective is through; with the last one it is done everywhere. */
-  transferDone(collective: RunningCollective): void {
+  endTransfer(collective: RunningCollective): void {
     if (--collective.transfers > 0) return;
     for (const member of collective.members) this.#finish(member);
   }
@@ -143,23 +143,25 @@ export class SimulatedStreams {
     return queue;
   }
 
-  #begin(batch: PostedCollective): void {
+  #beginBatch(batch: PostedCollective): void {
     batch.start = this.#machine.now;
     if (!isBatch(batch.op)) return this.#joinCollective(batch);
     const { rank, index, group, count } = batch;
-    batch.open = count / 3;
-    if (batch.open === 0) return this.#finish(batch);
+    batch.numPending = count / 3;
+    if (batch.numPending === 0) return this.#finish(batch);
     const { family } = this.#record.groups[group]!;
     const { viewBytes } = this.#record.ranks[index]!.tape;
     const channels: Channel[] = [];
     for (let i = 0; i < count; i += 3) {
-      const half = { batch, peer: batch.arg(i), bytes: viewBytes[batch.arg(i + 2)]! };
-      const sent = batch.arg(i + 1) === 1;
-      const channel = sent ? this.#channel(family, rank, half.peer) : this.#channel(family, half.peer, rank);
-      const other = (sent ? channel.receives : channel.sends).shift();
-      if (!other) (sent ? channel.sends : channel.receives).push(half);
-      else if (sent) this.#addToFlow(channel, half, other);
-      else this.#addToFlow(channel, other, half);
+      const postedTransfer = { batch, peer: batch.arg(i), bytes: viewBytes[batch.arg(i + 2)]! };
+      const isSend = batch.arg(i + 1) === 1;
+      const channel = isSend
+        ? this.#channel(family, rank, postedTransfer.peer)
+        : this.#channel(family, postedTransfer.peer, rank);
+      const matchedTransfer = (isSend ? channel.receives : channel.sends).shift();
+      if (!matchedTransfer) (isSend ? channel.sends : channel.receives).push(postedTransfer);
+      else if (isSend) this.#addToFlow(channel, postedTransfer, matchedTransfer);
+      else this.#addToFlow(channel, matchedTransfer, postedTransfer);
       channels.push(channel);
     }
     for (const channel of channels) this.#startFlow(channel);
@@ -190,22 +192,22 @@ export class SimulatedStreams {
   /** The last to come to a collective sets it going. */
   #joinCollective(batch: PostedCollective): void {
     const name = `${this.#quotient.orbit(batch.group)},${batch.arg(0)}`;
-    const met = this.#pendingCollectives.get(name) ?? [];
-    met.push(batch);
-    this.#pendingCollectives.set(name, met);
+    const postedMembers = this.#pendingCollectives.get(name) ?? [];
+    postedMembers.push(batch);
+    this.#pendingCollectives.set(name, postedMembers);
     const group = this.#record.groups[batch.group]!;
-    if (met.length < this.#quotient.classesOf(batch.group).length) return;
+    if (postedMembers.length < this.#quotient.classesOf(batch.group).length) return;
     this.#pendingCollectives.delete(name);
-    const odd = met.find(({ op }) => op !== batch.op);
-    if (odd) {
+    const mismatched = postedMembers.find(({ op }) => op !== batch.op);
+    if (mismatched) {
       throw simulationError(
-        `rank ${odd.rank}, ${odd.label} #${odd.work} is ${odd.op}, rank ${batch.rank} posted ${batch.op}`,
+        `rank ${mismatched.rank}, ${mismatched.label} #${mismatched.work} is ${mismatched.op}, rank ${batch.rank} posted ${batch.op}`,
       );
     }
-    const byIndex = new Map(met.map((each) => [each.index, each]));
-    const meeting: RunningCollective = { members: met, transfers: 1 };
+    const byIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
+    const runningCollective: RunningCollective = { members: postedMembers, transfers: 1 };
     let steps = 0;
-    for (const member of met) {
+    for (const member of postedMembers) {
       const { ranks } = this.#record.groups[member.group]!;
       const traffic = collectiveTraffic(
         this.#profile,
@@ -218,32 +220,36 @@ export class SimulatedStreams {
         const index = this.#quotient.index(to);
         member.bytesSent += bytes;
         byIndex.get(index)!.bytesReceived += bytes;
-        meeting.transfers++;
+        runningCollective.transfers++;
         const link = linkClass(this.#profile, member.rank, to);
-        this.#machine.send({ from: member.index, to: index, link, bytes, owner: meeting });
+        this.#machine.send({ from: member.index, to: index, link, bytes, owner: runningCollective });
       }
     }
     // Loads have one latency; a ring has as many as steps.
-    this.#machine.timer(batch.index, this.#machine.now + steps * maxLatency(this.#profile, group.ranks), meeting);
+    this.#machine.timer(
+      batch.index,
+      this.#machine.now + steps * maxLatency(this.#profile, group.ranks),
+      runningCollective,
+    );
   }
 
   #collectiveArguments(batch: PostedCollective): CollectiveArguments {
     const { index, op, count } = batch;
     const view = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
-    const whole = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
+    const tensorView = view >= 0 ? this.#record.ranks[index]!.tape.views[view]! : undefined;
     const counts = Array.from({ length: count - 4 }, (_, i) => batch.arg(4 + i));
     return {
       op,
       root: batch.arg(3),
       counts,
-      size: whole?.layout.size ?? 0,
-      elementBytes: whole ? dtypeBytes[whole.dtype] : 0,
+      size: tensorView?.layout.size ?? 0,
+      elementBytes: tensorView ? dtypeBytes[tensorView.dtype] : 0,
     };
   }
 
   #countDown(batch: PostedCollective, count: number): void {
-    batch.open -= count;
-    if (batch.open === 0) this.#finish(batch);
+    batch.numPending -= count;
+    if (batch.numPending === 0) this.#finish(batch);
   }
 
   /** The next of the rank has its turn. */
@@ -252,25 +258,25 @@ export class SimulatedStreams {
     queue.shift();
     const [next] = queue;
     // Before the rank is notified of it: what it posts then comes after.
-    if (next) this.#begin(next);
-    this.#finished(batch);
+    if (next) this.#beginBatch(next);
+    this.#onFinished(batch);
   }
 
   #channel(family: number, from: number, to: number): Channel {
     const { sender, key } = this.#quotient.channel(family, from, to);
-    const known = this.#channels[sender]!;
-    let channel = known.get(key);
-    if (!channel) known.set(key, (channel = { sends: [], receives: [], flow: undefined }));
+    const senderChannels = this.#channels[sender]!;
+    let channel = senderChannels.get(key);
+    if (!channel) senderChannels.set(key, (channel = { sends: [], receives: [], flow: undefined }));
     return channel;
   }
 }
 
 function sizeMismatch(
   { batch: from, bytes }: PostedTransfer,
-  { batch: to, bytes: expected }: PostedTransfer,
+  { batch: to, bytes: expectedBytes }: PostedTransfer,
 ): MosaicError {
-  const where = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
-  return simulationError(`${where}, but its ${to.label} #${to.work} expects ${expected} bytes`);
+  const transferName = `rank ${from.rank}, ${from.label} #${from.work} sends ${bytes} bytes to rank ${to.rank}`;
+  return simulationError(`${transferName}, but its ${to.label} #${to.work} expects ${expectedBytes} bytes`);
 }
 
 /** Why a record cannot be timed. */

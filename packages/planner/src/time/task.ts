@@ -51,10 +51,10 @@ export class TaskQueue<T extends Task> {
     const { endTime } = task;
     let index = task.queueIndex;
     while (index > 0) {
-      const above = (index - 1) >> 1;
-      if (ends[above]! <= endTime) break;
-      this.#place(this.#heap[above]!, index, ends[above]!);
-      index = above;
+      const parent = (index - 1) >> 1;
+      if (ends[parent]! <= endTime) break;
+      this.#place(this.#heap[parent]!, index, ends[parent]!);
+      index = parent;
     }
     this.#place(task, index, endTime);
   }
@@ -64,12 +64,12 @@ export class TaskQueue<T extends Task> {
     const { endTime } = task;
     let index = task.queueIndex;
     for (;;) {
-      let below = 2 * index + 1;
-      if (below >= ends.length) break;
-      if (below + 1 < ends.length && ends[below + 1]! < ends[below]!) below++;
-      if (ends[below]! >= endTime) break;
-      this.#place(this.#heap[below]!, index, ends[below]!);
-      index = below;
+      let child = 2 * index + 1;
+      if (child >= ends.length) break;
+      if (child + 1 < ends.length && ends[child + 1]! < ends[child]!) child++;
+      if (ends[child]! >= endTime) break;
+      this.#place(this.#heap[child]!, index, ends[child]!);
+      index = child;
     }
     this.#place(task, index, endTime);
   }

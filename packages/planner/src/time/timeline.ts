@@ -32,16 +32,18 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
     "an array of traces",
     traces,
   );
-  const aligned = traces.map(({ rank, at, events, memory, clock: { offset, error } = { offset: 0, error: 0 } }) => ({
-    ...{ rank, at, offset, error },
-    memory: memory?.map(({ time, bytes }) => ({ time: time + offset, bytes })),
-    events:
-      offset === 0 ? events : events.map((each) => ({ ...each, start: each.start + offset, end: each.end + offset })),
-  }));
-  const all = aligned.flatMap(({ events }) => events);
-  const first = all.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
-  const seconds = (nanoseconds: number): number => (nanoseconds - first) / 1e9;
-  const ranks = aligned
+  const alignedTraces = traces.map(
+    ({ rank, at, events, memory, clock: { offset, error } = { offset: 0, error: 0 } }) => ({
+      ...{ rank, at, offset, error },
+      memory: memory?.map(({ time, bytes }) => ({ time: time + offset, bytes })),
+      events:
+        offset === 0 ? events : events.map((each) => ({ ...each, start: each.start + offset, end: each.end + offset })),
+    }),
+  );
+  const allEvents = alignedTraces.flatMap(({ events }) => events);
+  const startTime = allEvents.reduce((min, { start }) => Math.min(min, start), Number.POSITIVE_INFINITY);
+  const seconds = (nanoseconds: number): number => (nanoseconds - startTime) / 1e9;
+  const ranks = alignedTraces
     .toSorted((a, b) => a.rank - b.rank)
     .map(({ rank, at, events, memory }) => ({
       rank,
@@ -53,12 +55,12 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
         .toSorted((a, b) => a.start - b.start),
     }));
   // Two ranks err each on its own; those of one host together.
-  const errors = new Map(aligned.map(({ offset, error }) => [offset, error])).values();
-  const [most = 0, second = 0] = [...errors].toSorted((a, b) => b - a);
+  const errors = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
+  const [maxError = 0, secondError = 0] = [...errors].toSorted((a, b) => b - a);
   return {
-    seconds: all.reduce((max, { end }) => Math.max(max, seconds(end)), 0),
+    seconds: allEvents.reduce((max, { end }) => Math.max(max, seconds(end)), 0),
     ranks,
-    ...(most > 0 && { clockError: (most + second) / 1e9 }),
+    ...(maxError > 0 && { clockError: (maxError + secondError) / 1e9 }),
   };
 }
 

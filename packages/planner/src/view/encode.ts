@@ -6,7 +6,7 @@ import type { EventColumns, EventKind, MemoryColumns, RunData } from "./data.ts"
 export function encodeRun(name: string, timeline: Timeline, maxEvents: number): RunData {
   const { seconds, ranks, clockError } = timeline;
   const total = ranks.reduce((sum, { events }) => sum + events.length, 0);
-  const share = Math.max(2, Math.floor(maxEvents / Math.max(1, ranks.length)));
+  const maxRankEvents = Math.max(2, Math.floor(maxEvents / Math.max(1, ranks.length)));
   return {
     name,
     seconds,
@@ -16,7 +16,7 @@ export function encodeRun(name: string, timeline: Timeline, maxEvents: number): 
       rank: rank.rank,
       at: rank.at,
       spent: busySeconds(rank.events),
-      events: encodeRank(rank, total > maxEvents ? share : Number.POSITIVE_INFINITY, seconds),
+      events: encodeRank(rank, total > maxEvents ? maxRankEvents : Number.POSITIVE_INFINITY, seconds),
       ...(rank.memory && rank.memory.length > 0 && { memory: encodeMemory(rank.memory, maxEvents / ranks.length) }),
     })),
   };
@@ -29,25 +29,25 @@ interface EventRun {
   end: number;
   count: number;
   /** Time within it that events take; of two at once both. */
-  busy: number;
+  busySeconds: number;
   sent: number;
   received: number;
 }
 
-/** Of more than `most` events runs are merged; `seconds` is the longest that one becomes. */
-export function encodeRank({ events }: Pick<RankTimeline, "events">, most: number, seconds: number): EventColumns {
+/** Of more than `maxEvents` events runs are merged; `seconds` is the longest that one becomes. */
+export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: number, seconds: number): EventColumns {
   const kinds = new KindTable();
   const runs = events.map((event): EventRun => {
     const { start, end, bytesSent = 0, bytesReceived = 0 } = event;
     const kind = kinds.index(event);
-    return { kind, start, end, count: 1, busy: end - start, sent: bytesSent, received: bytesReceived };
+    return { kind, start, end, count: 1, busySeconds: end - start, sent: bytesSent, received: bytesReceived };
   });
-  if (runs.length <= most) return toColumns(runs, kinds.kinds, false);
+  if (runs.length <= maxEvents) return toColumns(runs, kinds.kinds, false);
   const lanes = (["compute", "communication"] as const).map((lane) => {
     return runs.filter(({ kind }) => kinds.kinds[kind]!.lane === lane).sort((a, b) => a.start - b.start);
   });
   let merged: readonly EventRun[] = runs;
-  for (let quantum = seconds / 65_536; merged.length > most && quantum <= seconds; quantum *= 1.5) {
+  for (let quantum = seconds / 65_536; merged.length > maxEvents && quantum <= seconds; quantum *= 1.5) {
     merged = lanes.flatMap((lane) => mergeShort(lane, quantum));
   }
   return toColumns(merged, kinds.kinds, true);
@@ -59,18 +59,18 @@ function mergeShort(lane: readonly EventRun[], quantum: number): readonly EventR
   let byKind = new Map<number, number>();
   for (const run of lane) {
     const last = merged.at(-1);
-    const isShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
-    if (!isShort || run.start - last.end > quantum) {
+    const areShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
+    if (!areShort || run.start - last.end > quantum) {
       merged.push({ ...run });
-      byKind = new Map([[run.kind, run.busy]]);
+      byKind = new Map([[run.kind, run.busySeconds]]);
       continue;
     }
     last.end = Math.max(last.end, run.end);
     last.count += run.count;
-    last.busy += run.busy;
+    last.busySeconds += run.busySeconds;
     last.sent += run.sent;
     last.received += run.received;
-    byKind.set(run.kind, (byKind.get(run.kind) ?? 0) + run.busy);
+    byKind.set(run.kind, (byKind.get(run.kind) ?? 0) + run.busySeconds);
     if (byKind.get(run.kind)! > (byKind.get(last.kind) ?? 0)) last.kind = run.kind;
   }
   return merged;
@@ -83,27 +83,27 @@ class KindTable {
 
   index({ lane, name, label }: Pick<TimelineEvent, "lane" | "name" | "label">): number {
     const key = `${lane}\n${name}\n${label ?? ""}`;
-    const known = this.#indices.get(key);
-    if (known !== undefined) return known;
+    const kindIndex = this.#indices.get(key);
+    if (kindIndex !== undefined) return kindIndex;
     this.#indices.set(key, this.kinds.length);
     return this.kinds.push({ lane, name, ...(label !== undefined && { label }) }) - 1;
   }
 }
 
 function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMerged: boolean): EventColumns {
-  const ordered = runs.toSorted((a, b) => a.start - b.start);
-  const starts = ordered.map(({ start }) => nanoseconds(start));
-  const communication = ordered.filter(({ kind }) => kinds[kind]!.lane === "communication");
+  const sortedRuns = runs.toSorted((a, b) => a.start - b.start);
+  const starts = sortedRuns.map(({ start }) => nanoseconds(start));
+  const communication = sortedRuns.filter(({ kind }) => kinds[kind]!.lane === "communication");
   return {
     kinds,
-    kind: ordered.map(({ kind }) => kind),
-    start: differences(starts),
-    duration: ordered.map(({ end }, i) => nanoseconds(end) - starts[i]!),
+    kind: sortedRuns.map(({ kind }) => kind),
+    start: deltaEncode(starts),
+    duration: sortedRuns.map(({ end }, i) => nanoseconds(end) - starts[i]!),
     bytes: communication.flatMap(({ sent, received }) => [sent, received]),
     ...(isMerged && {
       merged: {
-        count: ordered.map(({ count }) => count),
-        share: ordered.map(({ start, end, busy }) => shareOf(busy, end - start)),
+        count: sortedRuns.map(({ count }) => count),
+        share: sortedRuns.map(({ start, end, busySeconds: busy }) => shareOf(busy, end - start)),
       },
     }),
   };
@@ -114,27 +114,31 @@ function shareOf(busy: number, length: number): number {
   return length > 0 ? Math.min(1000, Math.max(1, Math.round((1000 * busy) / length))) : 1000;
 }
 
-/** Of too many samples, the most that was held within each of `most` equal stretches. */
-export function encodeMemory(samples: readonly MemorySample[], most: number): MemoryColumns {
-  const kept = samples.length <= Math.max(64, most) ? samples : peaksOf(samples, Math.max(64, Math.floor(most)));
-  return { time: differences(kept.map(({ time }) => nanoseconds(time))), bytes: kept.map(({ bytes }) => bytes) };
+/** Of too many samples, the most that was held within each of `maxEvents` equal stretches. */
+export function encodeMemory(samples: readonly MemorySample[], maxSamples: number): MemoryColumns {
+  const keptSamples =
+    samples.length <= Math.max(64, maxSamples) ? samples : selectPeaks(samples, Math.max(64, Math.floor(maxSamples)));
+  return {
+    time: deltaEncode(keptSamples.map(({ time }) => nanoseconds(time))),
+    bytes: keptSamples.map(({ bytes }) => bytes),
+  };
 }
 
-function peaksOf(samples: readonly MemorySample[], stretches: number): readonly MemorySample[] {
+function selectPeaks(samples: readonly MemorySample[], numBuckets: number): readonly MemorySample[] {
   const [first, last] = [samples[0]!.time, samples.at(-1)!.time];
-  const width = (last - first) / stretches || 1;
+  const width = (last - first) / numBuckets || 1;
   const peaks: MemorySample[] = [];
-  let stretch = -1;
+  let bucket = -1;
   for (const sample of samples) {
-    const at = Math.min(stretches - 1, Math.floor((sample.time - first) / width));
-    if (at !== stretch) peaks.push(sample);
+    const at = Math.min(numBuckets - 1, Math.floor((sample.time - first) / width));
+    if (at !== bucket) peaks.push(sample);
     else if (sample.bytes > peaks.at(-1)!.bytes) peaks[peaks.length - 1] = { ...sample, time: peaks.at(-1)!.time };
-    stretch = at;
+    bucket = at;
   }
   return [...peaks, samples.at(-1)!];
 }
 
 const nanoseconds = (seconds: number): number => Math.round(seconds * 1e9);
 
-const differences = (values: readonly number[]): readonly number[] =>
+const deltaEncode = (values: readonly number[]): readonly number[] =>
   values.map((value, i) => (i === 0 ? value : value - values[i - 1]!));

@@ -16,16 +16,16 @@ export function encodeTiles(record: AttentionRecord, maxBands: number = MAX_BAND
   const isShown = visibility(record.slices, sides);
   const bandsOfRows = { queries: bandNumbers(sides.queries, record), keys: bandNumbers(sides.keys, record) };
   let steps = 0;
-  for (const recorded of record.ranks) {
-    if (recorded.firstSequence !== 0) continue;
-    const tiles = listTiles(recorded, record.interned.strings);
+  for (const recordedRank of record.ranks) {
+    if (recordedRank.firstSequence !== 0) continue;
+    const tiles = listTiles(recordedRank, record.interned.strings);
     steps = Math.max(steps, tiles.length);
     for (const [step, { queryRows, keyRows }] of tiles.entries()) {
       const columns = bandsOfRows.keys(keyRows);
       for (const row of bandsOfRows.queries(queryRows)) {
         for (const column of columns) {
           const cell = row * width + column;
-          if (isShown(row, column)) grid.add(cell, recorded.tape.rank, step);
+          if (isShown(row, column)) grid.add(cell, recordedRank.tape.rank, step);
         }
       }
     }
@@ -56,9 +56,11 @@ function toBand({ start, length, step }: Span): Band {
 
 /** The numbers of the bands that rows have a part of; rows are given by number, and looked up once. */
 function bandNumbers(bands: readonly SampledSpan[], record: AttentionRecord): (rows: number) => readonly number[] {
-  const known: (readonly number[] | undefined)[] = [];
+  const cachedNumbers: (readonly number[] | undefined)[] = [];
   return (rows) =>
-    (known[rows] ??= bands.flatMap(({ sample }, i) => (overlapsPiece(record.interned.rows[rows]!, sample) ? [i] : [])));
+    (cachedNumbers[rows] ??= bands.flatMap(({ sample }, i) =>
+      overlapsPiece(record.interned.rows[rows]!, sample) ? [i] : [],
+    ));
 }
 
 /** Whether the mask leaves anything of a cell. */
@@ -66,11 +68,11 @@ function visibility(
   slices: readonly Slice[],
   { queries, keys }: Readonly<Record<"queries" | "keys", readonly SampledSpan[]>>,
 ): (row: number, column: number) => boolean {
-  const known = new Int8Array(queries.length * keys.length);
+  const cachedVisibility = new Int8Array(queries.length * keys.length);
   return (row, column) => {
     const cell = row * keys.length + column;
-    if (known[cell] === 0) known[cell] = isVisible(slices, queries[row]!, keys[column]!) ? 1 : -1;
-    return known[cell] === 1;
+    if (cachedVisibility[cell] === 0) cachedVisibility[cell] = isVisible(slices, queries[row]!, keys[column]!) ? 1 : -1;
+    return cachedVisibility[cell] === 1;
   };
 }
 

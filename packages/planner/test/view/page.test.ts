@@ -145,7 +145,7 @@ test("a view stays within what there is", () => {
 });
 
 test("rows fill the height, and stand for several ranks where these are too many", () => {
-  const few = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, least: 4 });
+  const few = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, minHeight: 4 });
   expect(few.map(({ run, from, to, top, height }) => [run, from, to, top, height])).toEqual([
     [0, 0, 1, 0, 10],
     [1, 0, 1, 10, 10],
@@ -154,7 +154,7 @@ test("rows fill the height, and stand for several ranks where these are too many
     [0, 2, 3, 40, 10],
     [1, 2, 3, 50, 10],
   ]);
-  const many = layoutRows({ start: 0, end: 1, first: 0, last: 1024 }, 1, { height: 500, least: 4 });
+  const many = layoutRows({ start: 0, end: 1, first: 0, last: 1024 }, 1, { height: 500, minHeight: 4 });
   expect(many.every(({ height }) => height >= 3)).toBe(true);
   expect(many.reduce((sum, { height }) => sum + height, 0)).toBe(500);
   expect([many[0]!.from, many.at(-1)!.to >= 1024]).toEqual([0, true]);

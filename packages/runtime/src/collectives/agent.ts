@@ -19,10 +19,10 @@ export interface AgentAddress extends Disposable {
 }
 
 /** `sockaddr_un` holds 107 bytes. */
-const MAX_SOCKET_PATH = 107;
-const MAX_ATTEMPTS = 5;
+const MAX_SOCKET_PATH_BYTES = 107;
+const MAX_START_ATTEMPTS = 5;
 /** Seconds that an agent may take to start, which usually are a tenth. */
-const START_TIMEOUT_MS = 60;
+const START_TIMEOUT_SECONDS = 60;
 
 /**
  * The agent of this host: the launcher's (MOSAIC_AGENT), else one that the first rank of the host starts, under a path that
@@ -35,7 +35,7 @@ const START_TIMEOUT_MS = 60;
 export async function agentAddress(
   rank: number,
   name?: string,
-  timeout: number = START_TIMEOUT_MS,
+  timeout: number = START_TIMEOUT_SECONDS,
 ): Promise<AgentAddress> {
   const { MOSAIC_AGENT, MOSAIC_ATTEMPT, MOSAIC_TOKEN_FILE } = process.env;
   const secret = MOSAIC_TOKEN_FILE ? readSecret(MOSAIC_TOKEN_FILE) : "";
@@ -43,15 +43,15 @@ export async function agentAddress(
     const attempt = Number(MOSAIC_ATTEMPT ?? 0);
     return { path: MOSAIC_AGENT, secret, world: name ?? jobName(), attempt, [Symbol.dispose]() {} };
   }
-  const launched = launchEnvironment();
-  const { attempt, localRank } = launched;
-  const endpoint = resolveEndpoint(launched);
-  const world = name ?? jobName(launched);
+  const environment = launchEnvironment();
+  const { attempt, localRank } = environment;
+  const endpoint = resolveEndpoint(environment);
+  const world = name ?? jobName(environment);
   // Hosts may share the directory.
   const host = endpoint === undefined ? [] : [hostname()];
   const path = await socketPath(JSON.stringify([world, attempt, ...host]));
-  const isFirst = (localRank ?? rank) === 0;
-  if (endpoint !== undefined && rank === 0 && !isFirst) {
+  const isFirstLocalRank = (localRank ?? rank) === 0;
+  if (endpoint !== undefined && rank === 0 && !isFirstLocalRank) {
     throw new OptionError({
       where: "connect: ranks on several hosts",
       expected: "local rank 0 for rank 0",
@@ -59,16 +59,16 @@ export async function agentAddress(
       remedy: "assign local ranks in the order of ranks on each host",
     });
   }
-  const tree = endpoint === undefined ? undefined : { index: rank, endpoint };
-  const keepAlive = new AgentConnection(path, tree, Math.min(timeout, START_TIMEOUT_MS));
-  if (isFirst) await keepAlive.ensureAgent();
+  const treePosition = endpoint === undefined ? undefined : { index: rank, endpoint };
+  const keepAlive = new AgentConnection(path, treePosition, Math.min(timeout, START_TIMEOUT_SECONDS));
+  if (isFirstLocalRank) await keepAlive.ensureAgent();
   return { path, secret, world, attempt, [Symbol.dispose]: () => keepAlive.release() };
 }
 
 /** What distinguishes this job from any other. */
 function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
-  const found = job ?? processManager();
-  if (found !== undefined) return found;
+  const knownName = job ?? findProcessManager();
+  if (knownName !== undefined) return knownName;
   throw new OptionError({
     where: "connect",
     expected: "a job name",
@@ -78,12 +78,13 @@ function jobName({ job }: LaunchEnvironment = launchEnvironment()): string {
 }
 
 /** MPICH names no job, but one process of its own has started all ranks of a host: the nearest above this one. */
-function processManager(): string | undefined {
+function findProcessManager(): string | undefined {
   try {
     for (let pid = process.ppid; pid > 1; ) {
       // "pid (name) state parent …": the name is cut, and may have anything in it.
-      const [, name = "", rest = ""] = /^\d+ \((.*)\) (.*)$/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8")) ?? [];
-      const fields = rest.split(" ");
+      const [, name = "", statFields = ""] =
+        /^\d+ \((.*)\) (.*)$/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8")) ?? [];
+      const fields = statFields.split(" ");
       if (name === "hydra_pmi_proxy") return `hydra ${pid} ${fields[19]}`;
       pid = Number(fields[1]);
     }
@@ -95,26 +96,26 @@ function processManager(): string | undefined {
 
 /** Where rank 0's host listens, if there are several hosts; undefined for one. */
 function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: LaunchEnvironment): string | undefined {
-  const isUnknown = localWorldSize === undefined;
-  if (isUnknown ? !isRemoteAddress(endpoint?.host) : localWorldSize >= worldSize) return undefined;
-  const missing = (expected: string, received: string, remedy: string): OptionError =>
+  const isLocalSizeUnknown = localWorldSize === undefined;
+  if (isLocalSizeUnknown ? !isRemoteAddress(endpoint?.host) : localWorldSize >= worldSize) return undefined;
+  const missingError = (expected: string, received: string, remedy: string): OptionError =>
     new OptionError({ where: "connect: ranks on several hosts", expected, received, remedy });
-  if (isUnknown) {
-    throw missing(
+  if (isLocalSizeUnknown) {
+    throw missingError(
       "LOCAL_RANK and LOCAL_WORLD_SIZE in the environment",
       `neither variable, and MASTER_ADDR ${endpoint?.host} on a different host`,
       "set them on all ranks, or start the ranks with mosaic-run",
     );
   }
   if (endpoint === undefined) {
-    throw missing(
+    throw missingError(
       "MASTER_ADDR and MASTER_PORT in the environment",
       `neither variable, and ${localWorldSize} of ${worldSize} ranks on this host`,
       `set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a free port there${launcher === "Open MPI" ? ": mpirun -x MASTER_ADDR=… -x MASTER_PORT=29400" : ""}`,
     );
   }
   if (!process.env.MOSAIC_TOKEN_FILE) {
-    throw missing(
+    throw missingError(
       "the same secret on all hosts, in the file specified by MOSAIC_TOKEN_FILE",
       "no MOSAIC_TOKEN_FILE in the environment",
       "create one with (umask 077; openssl rand -hex 32 > token) and pass MOSAIC_TOKEN_FILE=token to all ranks",
@@ -126,8 +127,8 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
 /** Whether an address is of another host. A name may be this host's by ways that only the resolver has: it counts as such. */
 function isRemoteAddress(address: string | undefined): boolean {
   if (address === undefined || !/^[\d.]+$|:/.test(address)) return false;
-  const own = Object.values(networkInterfaces()).flatMap((infos = []) => infos.map((info) => info.address));
-  return !address.startsWith("127.") && !own.includes(address);
+  const localAddresses = Object.values(networkInterfaces()).flatMap((infos = []) => infos.map((info) => info.address));
+  return !address.startsWith("127.") && !localAddresses.includes(address);
 }
 
 function readSecret(file: string): string {
@@ -150,9 +151,9 @@ async function socketPath(job: string): Promise<string> {
     .slice(0, 32);
   const { XDG_RUNTIME_DIR } = process.env;
   const directories = [...(XDG_RUNTIME_DIR ? [join(XDG_RUNTIME_DIR, "mosaic")] : []), join(tmpdir(), `mosaic-${uid}`)];
-  const fits = (directory: string): boolean =>
-    Buffer.byteLength(join(directory, file)) <= MAX_SOCKET_PATH && existsSync(dirname(directory));
-  const directory = directories.find(fits) ?? `/tmp/mosaic-${uid}`;
+  const isUsable = (directory: string): boolean =>
+    Buffer.byteLength(join(directory, file)) <= MAX_SOCKET_PATH_BYTES && existsSync(dirname(directory));
+  const directory = directories.find(isUsable) ?? `/tmp/mosaic-${uid}`;
   makeDirectory(directory);
   const stat = lstatSync(directory);
   if (stat.isDirectory() && stat.uid === uid && (stat.mode & 0o077) === 0) return join(directory, file);
@@ -197,21 +198,21 @@ class AgentConnection {
   readonly #treePosition: TreePosition | undefined;
   readonly #timeout: number;
   #socket: Socket | undefined;
-  #input: Writable | undefined;
+  #agentStdin: Writable | undefined;
   #isReleased = false;
 
-  constructor(path: string, place: TreePosition | undefined, timeout: number) {
+  constructor(path: string, treePosition: TreePosition | undefined, timeout: number) {
     this.#path = path;
-    this.#treePosition = place;
+    this.#treePosition = treePosition;
     this.#timeout = timeout;
   }
 
   /** Starts an agent where none listens. */
   async ensureAgent(): Promise<void> {
-    for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-      const socket = await connectTo(this.#path);
+    for (let attempt = 0; attempt < MAX_START_ATTEMPTS; attempt++) {
+      const socket = await tryConnect(this.#path);
       if (socket !== undefined) return this.#keepOpen(socket);
-      this.#input = await startAgent(this.#path, this.#treePosition, this.#timeout);
+      this.#agentStdin = await startAgent(this.#path, this.#treePosition, this.#timeout);
     }
     throw new MosaicError(`connect: the agent at ${this.#path} exits at startup; remove this socket file`);
   }
@@ -219,7 +220,7 @@ class AgentConnection {
   release(): void {
     this.#isReleased = true;
     this.#socket?.destroy();
-    this.#input?.destroy();
+    this.#agentStdin?.destroy();
   }
 
   #keepOpen(socket: Socket): void {
@@ -230,7 +231,7 @@ class AgentConnection {
   }
 }
 
-async function connectTo(path: string): Promise<Socket | undefined> {
+async function tryConnect(path: string): Promise<Socket | undefined> {
   const { connect } = await import("node:net");
   const socket = connect({ path });
   return new Promise((resolve) => {
@@ -243,11 +244,11 @@ async function connectTo(path: string): Promise<Socket | undefined> {
  * A process of its own session, so that it outlives this rank while others of the host are there. Resolves to its standard
  * input once it, or another agent that was faster, listens.
  */
-async function startAgent(path: string, place: TreePosition | undefined, timeout: number): Promise<Writable> {
+async function startAgent(path: string, treePosition: TreePosition | undefined, timeout: number): Promise<Writable> {
   const { spawn } = await import("node:child_process");
   const { NODE_OPTIONS: _, MOSAIC_TOKEN_FILE: file, ...env } = process.env;
-  const tree = place === undefined ? [] : [String(place.index), place.endpoint];
-  const child = spawn(process.execPath, [agentModule(), path, ...tree], {
+  const treeArgs = treePosition === undefined ? [] : [String(treePosition.index), treePosition.endpoint];
+  const child = spawn(process.execPath, [resolveAgentModule(), path, ...treeArgs], {
     cwd: "/",
     detached: true,
     env: { ...env, ...(file ? { MOSAIC_TOKEN_FILE: resolvePath(file) } : {}) },
@@ -279,7 +280,7 @@ async function startAgent(path: string, place: TreePosition | undefined, timeout
   });
 }
 
-function agentModule(): string {
+function resolveAgentModule(): string {
   const name = "@mosaic/launcher/agent-process";
   try {
     return createRequire(import.meta.url).resolve(name);

@@ -4,12 +4,12 @@ import { agentAddress } from "./agent.ts";
 import { NativeGroup } from "./group.ts";
 import { NativeRank } from "./rank.ts";
 
-const defaultTimeout = 300;
+const defaultTimeoutSeconds = 300;
 
 /** Seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
 export function resolveTimeout(timeoutOption: number | undefined): number {
   const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
-  const timeout = timeoutOption ?? (text ? Number(text) : defaultTimeout);
+  const timeout = timeoutOption ?? (text ? Number(text) : defaultTimeoutSeconds);
   // Nanoseconds must fit in 63 bits.
   if (timeout > 0 && timeout <= 1e9) return timeout;
   throw new OptionError({
@@ -44,7 +44,7 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
   checkRank({ rank, size });
   const { stream } = device;
   const timeoutSeconds = resolveTimeout(options.timeout);
-  const opened = await NativeRank.open(device, openTransport, {
+  const nativeRank = await NativeRank.open(device, openTransport, {
     ...control,
     ...{ rank, size, timeoutSeconds, drainSeconds },
     connectSeconds: options.connectTimeout === undefined ? timeoutSeconds : resolveTimeout(options.connectTimeout),
@@ -52,7 +52,7 @@ export async function connectRank(options: ConnectRankOptions): Promise<ProcessG
     port: Number(stream.port ?? 0n),
     instructionSet: device.instructionSet ?? "",
   });
-  return NativeGroup.world(opened, { rank, size });
+  return NativeGroup.world(nativeRank, { rank, size });
 }
 
 /** How a rank that is a process of its own is connected. */
@@ -65,18 +65,21 @@ export interface ConnectProcessOptions extends Omit<ConnectRankOptions, "control
 
 /** Connects this process with the other ranks of its job, through the agent of this host: docs/control-plane.md. */
 export async function connectProcess(options: ConnectProcessOptions): Promise<ProcessGroup> {
-  const { kind, name, ...connecting } = options;
-  checkRank(connecting);
-  if (connecting.size === 1) {
+  const { kind, name, ...connectOptions } = options;
+  checkRank(connectOptions);
+  if (connectOptions.size === 1) {
     return connectRank({
-      ...connecting,
-      control: inProcessControl(1, connecting.connectTimeout ?? connecting.timeout),
+      ...connectOptions,
+      control: inProcessControl(1, connectOptions.connectTimeout ?? connectOptions.timeout),
     });
   }
-  const timeout = resolveTimeout(connecting.connectTimeout ?? connecting.timeout);
-  using address = await agentAddress(connecting.rank, name, timeout);
+  const timeout = resolveTimeout(connectOptions.connectTimeout ?? connectOptions.timeout);
+  using address = await agentAddress(connectOptions.rank, name, timeout);
   const { path, secret, world, attempt } = address;
-  return await connectRank({ ...connecting, control: { agent: { path, secret, world: `${world}/${kind}`, attempt } } });
+  return await connectRank({
+    ...connectOptions,
+    control: { agent: { path, secret, world: `${world}/${kind}`, attempt } },
+  });
 }
 
 /**
@@ -86,10 +89,11 @@ export async function connectProcess(options: ConnectProcessOptions): Promise<Pr
  * @throws OptionError unless `hosts` has the number of a host for each rank.
  */
 export function inProcessControl(size: number, timeout?: number, hosts: readonly number[] = []): ControlPlane {
-  const isNumber = (host: unknown): boolean =>
+  const isHostIndex = (host: unknown): boolean =>
     Number.isInteger(host) && (host as number) >= 0 && (host as number) < size;
-  const fits = Array.isArray(hosts) && (hosts.length === 0 || (hosts.length === size && hosts.every(isNumber)));
-  expectValue("world: hosts", fits, `${size} host indices from 0 to ${size - 1}`, hosts);
+  const areValidHosts =
+    Array.isArray(hosts) && (hosts.length === 0 || (hosts.length === size && hosts.every(isHostIndex)));
+  expectValue("world: hosts", areValidHosts, `${size} host indices from 0 to ${size - 1}`, hosts);
   return { world: callNative((addon) => addon.openWorld(size, resolveTimeout(timeout), Uint32Array.from(hosts))) };
 }
 

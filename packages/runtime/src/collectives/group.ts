@@ -28,13 +28,13 @@ export class NativeGroup extends CheckedGroup {
   readonly ranks: readonly number[];
   readonly hosts: readonly number[];
   readonly #nativeRank: NativeRank;
-  readonly #index: number;
-  #closed = false;
+  readonly #groupIndex: number;
+  #isClosed = false;
 
-  constructor(self: NativeRank, { name, index, rank, ranks, hosts }: GroupMembership) {
+  constructor(nativeRank: NativeRank, { name, index, rank, ranks, hosts }: GroupMembership) {
     super();
-    this.#nativeRank = self;
-    this.#index = index;
+    this.#nativeRank = nativeRank;
+    this.#groupIndex = index;
     this.name = name;
     this.rank = rank;
     this.ranks = ranks;
@@ -52,26 +52,26 @@ export class NativeGroup extends CheckedGroup {
   }
 
   protected get isClosed(): boolean {
-    return this.#closed || this.#nativeRank.isClosed;
+    return this.#isClosed || this.#nativeRank.isClosed;
   }
 
   protected post(call: CollectiveCall, label: string): Work {
-    return this.#nativeRank.post(this.#index, call, label);
+    return this.#nativeRank.post(this.#groupIndex, call, label);
   }
 
   protected record(description: () => string): void {
-    if (this.size > 1) this.#nativeRank.record(this.#index, description());
+    if (this.size > 1) this.#nativeRank.record(this.#groupIndex, description());
   }
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
-    const place = await this.#nativeRank.split(this.#index, color, name);
-    const hosts = place.ranks.map((member) => this.#nativeRank.hosts[member]!);
-    return new NativeGroup(this.#nativeRank, { name, ...place, hosts });
+    const membership = await this.#nativeRank.split(this.#groupIndex, color, name);
+    const hosts = membership.ranks.map((member) => this.#nativeRank.hosts[member]!);
+    return new NativeGroup(this.#nativeRank, { name, ...membership, hosts });
   }
 
   traffic(): Traffic {
-    const [bytesSent, bytesReceived, messagesSent] = this.#nativeRank.traffic(this.#index);
+    const [bytesSent, bytesReceived, messagesSent] = this.#nativeRank.traffic(this.#groupIndex);
     return { bytesSent, bytesReceived, messagesSent };
   }
 
@@ -91,7 +91,7 @@ export class NativeGroup extends CheckedGroup {
 
   /** Closing the world closes its rank: what was posted is finished first. What a part holds is released with its rank. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#closed = true;
-    if (this.#index === 0) await this.#nativeRank.close();
+    this.#isClosed = true;
+    if (this.#groupIndex === 0) await this.#nativeRank.close();
   }
 }

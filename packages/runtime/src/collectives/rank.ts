@@ -21,26 +21,26 @@ function storageAddress(x: Tensor | undefined): number {
 /** A call as native code reads it: numbers, lists preceded by their length. */
 function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
-  const described = input ?? out;
+  const representative = input ?? out;
   const words = [
     collectiveOps.indexOf(call.op),
-    described ? dtypeCodes[described.dtype] : noDTypeCode,
+    representative ? dtypeCodes[representative.dtype] : noDTypeCode,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
     call.allowUnequalShapes ? 1 : 0,
     storageAddress(out),
     storageAddress(input),
   ];
-  const list = (values: readonly number[]) => words.push(values.length, ...values);
-  list(described?.shape ?? []);
-  list(send);
-  list(receive);
+  const pushList = (values: readonly number[]) => words.push(values.length, ...values);
+  pushList(representative?.shape ?? []);
+  pushList(send);
+  pushList(receive);
   words.push(transfers.length);
   for (const transfer of transfers) {
     const { tensor } = transfer;
     words.push("to" in transfer ? 1 : 0, "to" in transfer ? transfer.to : transfer.from);
     words.push(storageAddress(tensor), dtypeCodes[tensor.dtype]);
-    list(tensor.shape);
+    pushList(tensor.shape);
   }
   words.push(call.planHash?.() ?? 0);
   return Float64Array.from(words);
@@ -57,7 +57,7 @@ export class NativeRank {
   readonly #engine: EngineHandle;
   /** Posted, and neither known to be over nor waited for; in order. */
   #pending: PendingOperation[] = [];
-  #closing: Promise<void> | undefined;
+  #closePromise: Promise<void> | undefined;
 
   private constructor(device: Device, engine: EngineHandle, hosts: readonly number[] = []) {
     this.device = device;
@@ -82,14 +82,14 @@ export class NativeRank {
   }
 
   get isClosed(): boolean {
-    return this.#closing !== undefined;
+    return this.#closePromise !== undefined;
   }
 
   post(group: number, call: CollectiveCall, label: string): Work {
     this.#releaseCompleted();
     const words = encodeCall(call);
-    const number = callNative((addon) => addon.post(this.#engine, group, words, label));
-    const pending = new PendingOperation(this.#engine, number, listOperands(call));
+    const operationId = callNative((addon) => addon.post(this.#engine, group, words, label));
+    const pending = new PendingOperation(this.#engine, operationId, listOperands(call));
     this.#pending.push(pending);
     return pending;
   }
@@ -120,12 +120,12 @@ export class NativeRank {
   }
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
-    let number = 0;
+    let completionId = 0;
     await completions.expect(undefined, (completion) => {
-      number = completion;
+      completionId = completion;
       callNative((addon) => addon.stopTrace(this.#engine, completion));
     });
-    return callNative((addon) => addon.takeTrace(number));
+    return callNative((addon) => addon.takeTrace(completionId));
   }
 
   /**
@@ -133,8 +133,8 @@ export class NativeRank {
    * this rank has called other things than another.
    */
   close(): Promise<void> {
-    this.#closing ??= this.#close();
-    return this.#closing;
+    this.#closePromise ??= this.#close();
+    return this.#closePromise;
   }
 
   async #close(): Promise<void> {
@@ -151,9 +151,10 @@ export class NativeRank {
   /** Releases the operands of operations that are over. Most were released by `wait` already. */
   #releaseCompleted(): void {
     if (this.#pending.length === 0) return;
-    const completed = callNative((addon) => addon.completed(this.#engine));
-    const running = this.#pending.findIndex(({ number }) => number > completed);
-    for (const over of this.#pending.splice(0, running < 0 ? this.#pending.length : running)) over.release();
+    const lastCompleted = callNative((addon) => addon.completed(this.#engine));
+    const firstRunning = this.#pending.findIndex(({ number }) => number > lastCompleted);
+    for (const completedOperation of this.#pending.splice(0, firstRunning < 0 ? this.#pending.length : firstRunning))
+      completedOperation.release();
   }
 }
 
@@ -165,7 +166,7 @@ class PendingOperation implements Work {
   readonly number: number;
   readonly #engine: EngineHandle;
   #retainedStorages: Tensor["storage"][];
-  #isWaited = false;
+  #hasWaited = false;
 
   constructor(engine: EngineHandle, number: number, operands: readonly Tensor[]) {
     this.number = number;
@@ -175,9 +176,9 @@ class PendingOperation implements Work {
   }
 
   wait(): void {
-    if (this.#isWaited) return;
+    if (this.#hasWaited) return;
     callNative((addon) => addon.wait(this.#engine, this.number));
-    this.#isWaited = true;
+    this.#hasWaited = true;
     // Memory returns in stream order, and the stream now waits: whatever uses it next comes after this operation.
     this.release();
   }

@@ -31,7 +31,7 @@ export interface InProcessOptions extends Pick<InProcessCollectives, "name" | "c
   /** By rank: the number of its host, as if there were several. Default: all are on one. */
   readonly hosts?: readonly number[] | undefined;
   /** How a rank is connected, but for its control plane. Throws unless these collectives serve its device. */
-  rank(connecting: ConnectOptions): Omit<ConnectRankOptions, "control" | "drainSeconds">;
+  rank(connectOptions: ConnectOptions): Omit<ConnectRankOptions, "control" | "drainSeconds">;
 }
 
 /** Collectives of one process: rank r of the world is whichever connects as r. */
@@ -40,8 +40,8 @@ export function inProcess({ name, size, hosts, check, rank }: InProcessOptions):
   return {
     name,
     check,
-    async connect(connecting) {
-      const options = rank(connecting);
+    async connect(connectOptions) {
+      const options = rank(connectOptions);
       control ??= inProcessControl(size, options.connectTimeout ?? options.timeout, hosts);
       return connectRank({ ...options, control, drainSeconds: DRAIN_SECONDS });
     },
@@ -58,15 +58,17 @@ export async function openWorld(
   checkFunction("world: device", (options as Partial<WorldOptions> | null | undefined)?.device);
   const { device, ...rest } = options;
   const devices = openDevices(size, collectives, device);
-  const opening = devices.map((each, rank) => init({ ...rest, device: each, collectives, rank, worldSize: size }));
-  const outcomes = await Promise.allSettled(opening);
-  const failed = outcomes.find((outcome) => outcome.status === "rejected");
-  if (!failed) return Promise.all(opening);
+  const contextPromises = devices.map((rankDevice, rank) =>
+    init({ ...rest, device: rankDevice, collectives, rank, worldSize: size }),
+  );
+  const outcomes = await Promise.allSettled(contextPromises);
+  const failedOutcome = outcomes.find((outcome) => outcome.status === "rejected");
+  if (!failedOutcome) return Promise.all(contextPromises);
   for (const [rank, outcome] of outcomes.entries()) {
     if (outcome.status === "fulfilled") await outcome.value.close();
     else devices[rank]![Symbol.dispose]();
   }
-  throw failed.reason;
+  throw failedOutcome.reason;
 }
 
 /** All or none: a rank that cannot begin must not leave the others waiting for it. */

@@ -26,16 +26,16 @@ type CandidateResult = AttentionBackend | Candidate;
 
 /** Loads a module and has it make its candidate. */
 export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
-  const { default: make } = await importDefault(path);
-  if (typeof make !== "function") {
+  const { default: createCandidate } = await importModule(path);
+  if (typeof createCandidate !== "function") {
     throw new UsageError(
-      `--backend ${path}: expected a default export that returns a backend, received ${typeof make}`,
+      `--backend ${path}: expected a default export that returns a backend, received ${typeof createCandidate}`,
     );
   }
   const { tokens, numHeads, numKvHeads = numHeads, headDim, nodes = 1, gpusPerNode } = options;
   const job: CandidateJob = { ranks: nodes * gpusPerNode, nodes, gpusPerNode, tokens, numHeads, numKvHeads, headDim };
-  const made = await callFactory(path, make as CandidateFactory, job);
-  const candidate = isCandidate(made) ? made : { backend: made };
+  const factoryResult = await callFactory(path, createCandidate as CandidateFactory, job);
+  const candidate = isCandidate(factoryResult) ? factoryResult : { backend: factoryResult };
   const { backend } = candidate;
   if (!Array.isArray(backend?.axes) || typeof backend.attend !== "function") {
     throw new UsageError(
@@ -44,22 +44,26 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   }
   const imports = [`import makeBackend from ${JSON.stringify(path)};`];
   const name = candidate.name ?? `${backend.name} (${basename(path)})`;
-  return { code: formatCandidateCode(job, candidate === made), imports, ...candidate, name };
+  return { code: formatCandidateCode(job, candidate === factoryResult), imports, ...candidate, name };
 }
 
 /** What the module's function makes; what it throws is reported with the module's name. */
-async function callFactory(path: string, make: CandidateFactory, job: CandidateJob): Promise<CandidateResult> {
+async function callFactory(
+  path: string,
+  createCandidate: CandidateFactory,
+  job: CandidateJob,
+): Promise<CandidateResult> {
   try {
-    const made = await make(job);
-    if (isCandidate(made)) candidateOptions.parse(made);
-    return made;
+    const factoryResult = await createCandidate(job);
+    if (isCandidate(factoryResult)) candidateOptions.parse(factoryResult);
+    return factoryResult;
   } catch (error) {
     throw loadError(path, error);
   }
 }
 
-function isCandidate(made: CandidateResult): made is Candidate {
-  return typeof made === "object" && made !== null && "backend" in made;
+function isCandidate(factoryResult: CandidateResult): factoryResult is Candidate {
+  return typeof factoryResult === "object" && factoryResult !== null && "backend" in factoryResult;
 }
 
 function loadError(path: string, error: unknown): UsageError {
@@ -68,13 +72,13 @@ function loadError(path: string, error: unknown): UsageError {
 }
 
 /** The call that makes it again. */
-function formatCandidateCode(job: CandidateJob, wrapped: boolean): string {
+function formatCandidateCode(job: CandidateJob, isWrapped: boolean): string {
   const entries = Object.entries(job).map(([key, value]) => `${key}: ${value}`);
   const call = `await makeBackend({ ${entries.join(", ")} })`;
-  return wrapped ? `(${call}).backend` : call;
+  return isWrapped ? `(${call}).backend` : call;
 }
 
-async function importDefault(path: string): Promise<{ readonly default?: unknown }> {
+async function importModule(path: string): Promise<{ readonly default?: unknown }> {
   try {
     if ([".ts", ".mts", ".tsx"].includes(extname(path)) && !supportsTypeStripping()) await registerTsx(path);
     return await import(pathToFileURL(resolve(path)).href);
@@ -92,13 +96,13 @@ function supportsTypeStripping(): boolean {
 /** Has Node load TypeScript by the user's own tsx, beside the file or in the working directory. */
 async function registerTsx(path: string): Promise<void> {
   for (const from of [resolve(path), resolve("package.json")]) {
-    let found: string;
+    let tsxPath: string;
     try {
-      found = createRequire(from).resolve("tsx");
+      tsxPath = createRequire(from).resolve("tsx");
     } catch {
       continue;
     }
-    await import(pathToFileURL(found).href);
+    await import(pathToFileURL(tsxPath).href);
     return;
   }
   throw new UsageError(

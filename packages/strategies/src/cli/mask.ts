@@ -9,52 +9,56 @@ interface MaskRule {
   create(args: readonly string[]): Mask | undefined;
 }
 
-function withoutParameters(name: "full" | "causal" | "inverseCausal" | "bidirectionalCausal"): MaskRule {
+function createPlainRule(name: "full" | "causal" | "inverseCausal" | "bidirectionalCausal"): MaskRule {
   return { usages: [name], create: (args) => (args.length === 0 ? masks[name]() : undefined) };
 }
 
-function withSize(name: "prefix" | "blockCausal"): MaskRule {
+function createSizeRule(name: "prefix" | "blockCausal"): MaskRule {
   return {
     usages: [`${name}:N`],
-    create: ([size, ...more]) =>
-      size === undefined || more.length > 0 ? undefined : masks[name](parseCount(`mask ${name}`, size)),
+    create: ([size, ...extraArgs]) =>
+      size === undefined || extraArgs.length > 0 ? undefined : masks[name](parseCount(`mask ${name}`, size)),
   };
 }
 
 const maskRules: Readonly<Record<string, MaskRule>> = {
-  full: withoutParameters("full"),
-  causal: withoutParameters("causal"),
-  inverseCausal: withoutParameters("inverseCausal"),
-  bidirectionalCausal: withoutParameters("bidirectionalCausal"),
+  full: createPlainRule("full"),
+  causal: createPlainRule("causal"),
+  inverseCausal: createPlainRule("inverseCausal"),
+  bidirectionalCausal: createPlainRule("bidirectionalCausal"),
   slidingWindow: {
     usages: ["slidingWindow:N", "slidingWindow:LEFT:RIGHT"],
-    create: ([first, right, ...more]) => {
-      if (first === undefined || more.length > 0) return undefined;
+    create: ([windowSize, right, ...extraArgs]) => {
+      if (windowSize === undefined || extraArgs.length > 0) return undefined;
       const where = "mask slidingWindow";
-      if (right === undefined) return masks.slidingWindow(parseCount(where, first));
-      return masks.slidingWindow({ left: parseCount(where, first, 0), right: parseCount(where, right, 0) });
+      if (right === undefined) return masks.slidingWindow(parseCount(where, windowSize));
+      return masks.slidingWindow({ left: parseCount(where, windowSize, 0), right: parseCount(where, right, 0) });
     },
   },
-  prefix: withSize("prefix"),
-  blockCausal: withSize("blockCausal"),
+  prefix: createSizeRule("prefix"),
+  blockCausal: createSizeRule("blockCausal"),
   globalTokens: {
     usages: ["globalTokens:N", "globalTokens:N:queries"],
-    create: ([count, queries, ...more]) => {
-      if (count === undefined || more.length > 0 || (queries !== undefined && queries !== "queries")) return undefined;
+    create: ([count, queries, ...extraArgs]) => {
+      if (count === undefined || extraArgs.length > 0 || (queries !== undefined && queries !== "queries"))
+        return undefined;
       return masks.globalTokens(parseCount("mask globalTokens", count), { queries: queries !== undefined });
     },
   },
   documents: {
     usages: ["documents:LENGTHS", "documents:LENGTHS:MASK"],
-    create: ([lengths, ...inner]) => {
+    create: ([lengths, ...innerArgs]) => {
       if (lengths === undefined) return undefined;
-      return masks.documents(parseLengths("mask documents", lengths), inner.length === 0 ? "full" : parseAtom(inner));
+      return masks.documents(
+        parseLengths("mask documents", lengths),
+        innerArgs.length === 0 ? "full" : parseAtom(innerArgs),
+      );
     },
   },
   shareQuestion: {
     usages: ["shareQuestion:N:LENGTHS"],
-    create: ([question, answers, ...more]) => {
-      if (question === undefined || answers === undefined || more.length > 0) return undefined;
+    create: ([question, answers, ...extraArgs]) => {
+      if (question === undefined || answers === undefined || extraArgs.length > 0) return undefined;
       const where = "mask shareQuestion";
       return masks.shareQuestion(parseCount(where, question, 0), parseLengths(where, answers));
     },
@@ -66,13 +70,13 @@ export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({
 
 /** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
 export function parseMask(text: string): Mask {
-  const anyOf = String(text)
+  const alternatives = String(text)
     .split("+")
     .map((part) => {
-      const allOf = part.split("&").map((atom) => parseAtom(atom.split(":")));
-      return allOf.length === 1 ? allOf[0]! : masks.and(...allOf);
+      const atomMasks = part.split("&").map((atom) => parseAtom(atom.split(":")));
+      return atomMasks.length === 1 ? atomMasks[0]! : masks.and(...atomMasks);
     });
-  return anyOf.length === 1 ? anyOf[0]! : masks.or(...anyOf);
+  return alternatives.length === 1 ? alternatives[0]! : masks.or(...alternatives);
 }
 
 function parseAtom(parts: readonly string[]): Mask {
@@ -87,9 +91,9 @@ function parseLengths(name: string, text: string): readonly number[] {
   return text.split(",").flatMap((part) => {
     const [length, count] = part.split("x").toReversed() as [string, string | undefined];
     if (part.split("x").length > 2) throw lengthsError(name, part);
-    const times = count === undefined ? 1 : parseCount(name, count);
-    if (times > MAX_DOCUMENTS) throw lengthsError(name, part);
-    return new Array<number>(times).fill(parseCount(name, length));
+    const repeatCount = count === undefined ? 1 : parseCount(name, count);
+    if (repeatCount > MAX_DOCUMENTS) throw lengthsError(name, part);
+    return new Array<number>(repeatCount).fill(parseCount(name, length));
   });
 }
 

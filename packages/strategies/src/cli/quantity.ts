@@ -4,12 +4,12 @@ import { UsageError } from "./load.ts";
 const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
 /** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
-export function parseCount(name: string, text: string, least = 1): number {
+export function parseCount(name: string, text: string, minimum = 1): number {
   const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(String(text).replaceAll("_", ""));
   const value = match ? Number(match[1]) * countUnits[match[2]!.toLowerCase()]! : Number.NaN;
-  if (Number.isSafeInteger(value) && value >= least) return value;
+  if (Number.isSafeInteger(value) && value >= minimum) return value;
   throw new UsageError(
-    `--${String(name)}: expected an integer ≥ ${String(least)}, such as 4096, 128k or 1M, received "${String(text)}"`,
+    `--${String(name)}: expected an integer ≥ ${String(minimum)}, such as 4096, 128k or 1M, received "${String(text)}"`,
   );
 }
 

@@ -27,10 +27,10 @@ function print(text: string): Promise<void> {
   const { stdout } = process;
   // The callback reports what went wrong; without a listener of its own the event would end the process.
   if (stdout.listenerCount("error") === 0) stdout.on("error", () => {});
-  return new Promise((done, fail) => {
+  return new Promise((resolvePromise, rejectPromise) => {
     stdout.write(`${text}\n`, (error) => {
-      if (!error || (error as NodeJS.ErrnoException).code === "EPIPE") done();
-      else fail(new OutputError(`cannot write the result: ${error.message}`, { cause: error }));
+      if (!error || (error as NodeJS.ErrnoException).code === "EPIPE") resolvePromise();
+      else rejectPromise(new OutputError(`cannot write the result: ${error.message}`, { cause: error }));
     });
   });
 }
@@ -44,16 +44,17 @@ function printNote(text: string): void {
 
 /** Files that options name, checked before the work that is to be written to them. */
 function checkOutputPaths(targets: Readonly<Record<string, string | undefined>>): void {
-  const seen = new Map<string, string>();
+  const optionsByPath = new Map<string, string>();
   for (const [option, path] of Object.entries(targets)) {
     if (path === undefined) continue;
-    const other = seen.get(resolve(path));
-    if (other !== undefined) throw new UsageError(`--${option} ${path}: expected a different file from --${other}`);
-    seen.set(resolve(path), option);
+    const otherOption = optionsByPath.get(resolve(path));
+    if (otherOption !== undefined)
+      throw new UsageError(`--${option} ${path}: expected a different file from --${otherOption}`);
+    optionsByPath.set(resolve(path), option);
     withOutputError(option, path, () => {
-      const found = statSync(path, { throwIfNoEntry: false });
-      if (found?.isDirectory()) throw new Error("expected a file, received a directory");
-      accessSync(found ? path : dirname(resolve(path)), constants.W_OK);
+      const stats = statSync(path, { throwIfNoEntry: false });
+      if (stats?.isDirectory()) throw new Error("expected a file, received a directory");
+      accessSync(stats ? path : dirname(resolve(path)), constants.W_OK);
     });
   }
 }
@@ -63,9 +64,9 @@ function writeOutput(option: string, path: string, text: string): void {
   withOutputError(option, path, () => writeFileSync(path, text));
 }
 
-function withOutputError(option: string, path: string, act: () => void): void {
+function withOutputError(option: string, path: string, write: () => void): void {
   try {
-    act();
+    write();
   } catch (error) {
     throw new UsageError(`--${option} ${path}: ${(error as Error).message}`, { cause: error });
   }
@@ -90,9 +91,9 @@ function selectRows(
 ): readonly RankedStrategy[] {
   const families = new Set<string>();
   const rows = ranking.filter(({ family }) => all || (!families.has(family) && families.add(family)));
-  const shown = new Set(rows.slice(0, top));
+  const shownRows = new Set(rows.slice(0, top));
   const isRing = ({ name, mesh }: RankedStrategy) => name.startsWith("ring") && Object.keys(mesh).length === 1;
-  return ranking.filter((each) => shown.has(each) || own.has(each.name) || (rows.includes(each) && isRing(each)));
+  return ranking.filter((each) => shownRows.has(each) || own.has(each.name) || (rows.includes(each) && isRing(each)));
 }
 
 const tableColumns = [
@@ -166,18 +167,18 @@ async function createPlan(settings: Settings): Promise<number> {
   const candidates = [];
   for (const path of settings.backends) candidates.push(await loadCandidate(path, settings.plan));
   const progress = createProgress(process.stderr);
-  let found: Plan;
+  let planResult: Plan;
   try {
-    found = plan({ ...settings.plan, candidates, onProgress: progress.showProgress });
+    planResult = plan({ ...settings.plan, candidates, onProgress: progress.showProgress });
   } finally {
     progress.end();
   }
-  writePictures(found, settings);
-  const proof = settings.prove ? proveBest(found) : undefined;
+  writePictures(planResult, settings);
+  const proof = settings.prove ? proveBest(planResult) : undefined;
   await print(
     settings.json
-      ? JSON.stringify(formatJson(found, proof))
-      : formatText(found, { ...settings, own: new Set(candidates.map(({ name }) => name!)) }, proof),
+      ? JSON.stringify(formatJson(planResult, proof))
+      : formatText(planResult, { ...settings, own: new Set(candidates.map(({ name }) => name!)) }, proof),
   );
   return proof?.total ? 1 : 0;
 }
@@ -190,17 +191,17 @@ function proveBest({ prediction }: Plan): Proof {
 }
 
 function formatText(
-  found: Plan,
+  planResult: Plan,
   settings: Settings & { readonly own: ReadonlySet<string> },
   proof: Proof | undefined,
 ): string {
-  const rows = selectRows(found, settings);
+  const rows = selectRows(planResult, settings);
   return [
-    `${formatHeader(found)}\n`,
+    `${formatHeader(planResult)}\n`,
     ...formatTable(rows),
-    `\n${formatNotes(rows, found).join("\n")}`,
-    ...(proof ? formatProof(found, proof) : []),
-    `\n${found.best.code.trimEnd()}`,
+    `\n${formatNotes(rows, planResult).join("\n")}`,
+    ...(proof ? formatProof(planResult, proof) : []),
+    `\n${planResult.best.code.trimEnd()}`,
   ].join("\n");
 }
 
@@ -233,7 +234,7 @@ function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace, htm
 function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
   const { mask, placement, ...shape } = job.shape;
   const { nodes, gpusPerNode, ranks, profile } = job;
-  const plain = (planned: RankedStrategy): object => ({ ...planned, strategy: undefined });
+  const toPlainObject = (planned: RankedStrategy): object => ({ ...planned, strategy: undefined });
   return {
     ...shape,
     mask: mask.name,
@@ -242,8 +243,8 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
     gpusPerNode,
     ranks,
     profile,
-    best: plain(best),
-    ranking: ranking.map(plain),
+    best: toPlainObject(best),
+    ranking: ranking.map(toPlainObject),
     refused: refused.map(({ name, mesh, error }) => ({ name, mesh, error: error.message })),
     ...(proof && { violations: proof.violations, violationCount: proof.total }),
   };
@@ -251,13 +252,13 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
 
 /** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
 function createProgress({ isTTY }: NodeJS.WriteStream): { showProgress(progress: PlanProgress): void; end(): void } {
-  const words = { estimate: "estimating", simulate: "simulating" } as const;
+  const stageVerbs = { estimate: "estimating", simulate: "simulating" } as const;
   let stage: PlanProgress["stage"] | undefined;
   return {
     showProgress(progress) {
       const { done, total } = progress;
-      if (isTTY) printNote(`\r\u001b[K${words[progress.stage]} ${done + 1} of ${total}`);
-      else if (stage !== progress.stage) printNote(`mosaic-plan: ${words[progress.stage]} ${total}\n`);
+      if (isTTY) printNote(`\r\u001b[K${stageVerbs[progress.stage]} ${done + 1} of ${total}`);
+      else if (stage !== progress.stage) printNote(`mosaic-plan: ${stageVerbs[progress.stage]} ${total}\n`);
       ({ stage } = progress);
     },
     end() {

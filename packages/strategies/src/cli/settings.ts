@@ -12,8 +12,8 @@ const dtypes: readonly DType[] = Object.keys(dtypeBytes) as DType[];
 const placements: readonly PlacementName[] = ["contiguous", "zigzag", "striped"];
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const found = choices.find((choice) => choice === text);
-  if (found !== undefined) return found;
+  const match = choices.find((choice) => choice === text);
+  if (match !== undefined) return match;
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
 

@@ -9,23 +9,26 @@ const MAX_ALTERNATIVES = 4;
 
 /** What was chosen and why, a sentence a line. */
 function formatExplanation({ best, ranking, job, refused }: Plan): string {
-  const others = ranking.filter((planned) => planned !== best);
+  const otherStrategies = ranking.filter((planned) => planned !== best);
   const families = new Set([best.family]);
-  const first = ({ family }: RankedStrategy): boolean => !families.has(family) && families.add(family).size > 0;
-  const next = others.filter((planned) => planned.fits && first(planned)).slice(0, MAX_ALTERNATIVES);
-  const large = others.filter(({ fits }) => !fits);
-  const bytes = bytesFormatter(job);
+  const isFirstOfFamily = ({ family }: RankedStrategy): boolean =>
+    !families.has(family) && families.add(family).size > 0;
+  const alternatives = otherStrategies
+    .filter((planned) => planned.fits && isFirstOfFamily(planned))
+    .slice(0, MAX_ALTERNATIVES);
+  const oversized = otherStrategies.filter(({ fits }) => !fits);
+  const bytes = createBytesFormatter(job);
   return [
     `auto chose ${formatStrategy(best)}: ${formatCosts(best, bytes)}, predicted for ${job.profile.name}.`,
-    ...next.map((planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, bytes)}.`),
-    ...(next.some(({ seconds }) => seconds < best.seconds)
+    ...alternatives.map((planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, bytes)}.`),
+    ...(alternatives.some(({ seconds }) => seconds < best.seconds)
       ? [
           "Times are compared in steps of 1 %; equal steps are ranked by fewer bytes between nodes, then by less memory.",
         ]
       : []),
-    ...(large.length === 0
+    ...(oversized.length === 0
       ? []
-      : [`${large.length} more strategies exceed the memory limit of ${formatBytes(job.memoryLimit)} per rank.`]),
+      : [`${oversized.length} more strategies exceed the memory limit of ${formatBytes(job.memoryLimit)} per rank.`]),
     ...refused.map(({ name, mesh, error }) => `${name} on ${formatMesh(mesh)} cannot run: ${error.message}`),
     `${ranking.length} strategies were compared.`,
   ].join("\n");
@@ -34,7 +37,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
 type FormatBytesSent = (planned: RankedStrategy) => string;
 
 /** A single node has no bytes between nodes. */
-function bytesFormatter({ nodes }: PlanJob): FormatBytesSent {
+function createBytesFormatter({ nodes }: PlanJob): FormatBytesSent {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1
       ? `${formatBytes(bytesWithinNodes)} sent`
@@ -47,13 +50,13 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
 
 function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
   const { seconds, exposedSeconds, peakBytes } = planned;
-  const waiting = `${formatSeconds(exposedSeconds)} of it exposed communication`;
-  return `${formatSeconds(seconds)} per step, ${waiting}, ${bytes(planned)}, ${formatBytes(peakBytes)} peak memory`;
+  const exposedText = `${formatSeconds(exposedSeconds)} of it exposed communication`;
+  return `${formatSeconds(seconds)} per step, ${exposedText}, ${bytes(planned)}, ${formatBytes(peakBytes)} peak memory`;
 }
 
 function formatComparison(best: RankedStrategy, planned: RankedStrategy, bytes: FormatBytesSent): string {
-  const more = planned.seconds / best.seconds - 1;
-  const by = `${formatPercent(Math.abs(more))} ${more < 0 ? "less" : "more"}`;
+  const relativeExcess = planned.seconds / best.seconds - 1;
+  const by = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;
   return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
 }
 
@@ -84,6 +87,6 @@ export interface AutoStrategy extends Strategy {
  * ```
  */
 export function auto(options: PlanOptions): AutoStrategy {
-  const found = plan(options);
-  return { ...found.best.strategy, name: "auto", explanation: formatExplanation(found), plan: found };
+  const planResult = plan(options);
+  return { ...planResult.best.strategy, name: "auto", explanation: formatExplanation(planResult), plan: planResult };
 }

@@ -93,8 +93,8 @@ function maxRelativeVolume(ranks: number): number {
  * alone is longer than what others take, and recording them takes longest; and flex, whose ranks do not form classes.
  */
 function enumerateNestings(job: PlanJob): readonly NestedLevels[] {
-  const nests = allNestings(job);
-  return job.ranks > maxRecordedRanks ? nests.filter(({ levels }) => countSteps(levels) <= MAX_STEPS) : nests;
+  const nestings = listNestings(job);
+  return job.ranks > maxRecordedRanks ? nestings.filter(({ levels }) => countSteps(levels) <= MAX_STEPS) : nestings;
 }
 
 const MAX_STEPS = 1024;
@@ -108,7 +108,12 @@ function countSteps(levels: readonly NestingLevel[]): number {
   }, 1);
 }
 
-function allNestings({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads } }: PlanJob): readonly NestedLevels[] {
+function listNestings({
+  ranks,
+  nodes,
+  gpusPerNode,
+  shape: { numHeads, numKvHeads },
+}: PlanJob): readonly NestedLevels[] {
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const node = {
     nodes,
@@ -118,9 +123,9 @@ function allNestings({ ranks, nodes, gpusPerNode, shape: { numHeads, numKvHeads 
     maxRelativeVolume: maxRelativeVolume(ranks),
     isRecorded: ranks <= maxRecordedRanks,
   };
-  const flat = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
+  const flatLevels = [...sequenceLevels("sp", ranks, node), ...(ranks <= numHeads ? [headLevel("sp", ranks)] : [])];
   return [
-    ...flat.map((level) => createNesting([level], { sp: ranks })),
+    ...flatLevels.map((level) => createNesting([level], { sp: ranks })),
     ...composedNestings(ranks, numHeads, node),
     ...hierarchicalNestings(numHeads, node),
   ];
@@ -142,17 +147,17 @@ interface SearchSpace {
 function composedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
   const shares = divisors(ranks).filter((share) => share > 1 && share < ranks && share <= numHeads);
   return shares.flatMap((share) => {
-    const rest = ranks / share;
+    const seqRanks = ranks / share;
     const head = headLevel("head", share);
-    const near = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / share) };
-    const neighbours = sequenceLevels("seq", rest, near).map((level) =>
-      createNesting([head, level], { seq: rest, head: share }),
+    const nearSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / share) };
+    const neighbourNestings = sequenceLevels("seq", seqRanks, nearSpace).map((level) =>
+      createNesting([head, level], { seq: seqRanks, head: share }),
     );
-    if (space.nodes === 1) return neighbours;
-    const separateLinks = sequenceLevels("seq", rest, space).map((level) =>
-      createNesting([head, level], { head: share, seq: rest }),
+    if (space.nodes === 1) return neighbourNestings;
+    const separateNestings = sequenceLevels("seq", seqRanks, space).map((level) =>
+      createNesting([head, level], { head: share, seq: seqRanks }),
     );
-    return [...neighbours, ...separateLinks];
+    return [...neighbourNestings, ...separateNestings];
   });
 }
 
@@ -162,11 +167,17 @@ function hierarchicalNestings(numHeads: number, space: SearchSpace): readonly Ne
   const between: NestingLevel = { kind: "ring", axis: "node", length: nodes };
   const shares = divisors(gpusPerNode).filter((share) => share < gpusPerNode && share <= numHeads);
   return shares.flatMap((share) => {
-    const rest = gpusPerNode / share;
-    const within = sequenceLevels("gpu", rest, { ...space, nodes: 1, gpusPerNode: rest, parts: nodes });
-    if (share === 1) return within.map((level) => createNesting([between, level], { node: nodes, gpu: rest }));
-    const mesh = { node: nodes, gpu: rest, head: share };
-    return within.map((level) => createNesting([headLevel("head", share), between, level], mesh));
+    const gpuRanks = gpusPerNode / share;
+    const intraNodeLevels = sequenceLevels("gpu", gpuRanks, {
+      ...space,
+      nodes: 1,
+      gpusPerNode: gpuRanks,
+      parts: nodes,
+    });
+    if (share === 1)
+      return intraNodeLevels.map((level) => createNesting([between, level], { node: nodes, gpu: gpuRanks }));
+    const mesh = { node: nodes, gpu: gpuRanks, head: share };
+    return intraNodeLevels.map((level) => createNesting([headLevel("head", share), between, level], mesh));
   });
 }
 
@@ -180,22 +191,24 @@ function headLevel(axis: string, length: number): NestingLevel {
 
 /** What shares out a sequence along an axis: a ring, flex, and every grid by both schedules. */
 function sequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
-  const shapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
-  const least = Math.min(...shapes.map((shape) => communicationVolume(shape, space)));
-  const efficient = shapes.filter((shape) => communicationVolume(shape, space) <= space.maxRelativeVolume * least);
-  const grids = efficient.flatMap(({ rows, columns }): readonly NestingLevel[] => {
+  const gridShapes = divisors(length).map((rows) => ({ rows, columns: length / rows }));
+  const minVolume = Math.min(...gridShapes.map((shape) => communicationVolume(shape, space)));
+  const efficientShapes = gridShapes.filter(
+    (shape) => communicationVolume(shape, space) <= space.maxRelativeVolume * minVolume,
+  );
+  const grids = efficientShapes.flatMap(({ rows, columns }): readonly NestingLevel[] => {
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
     // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
-    const separateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
-    const overlapped = { ...grid, schedule: "overlapped" } as const;
+    const usesSeparateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
+    const overlappedGrid = { ...grid, schedule: "overlapped" } as const;
     return [
       { ...grid, schedule: "fused" },
-      overlapped,
-      ...(separateLinks ? [{ ...overlapped, channels: 2 } as const] : []),
+      overlappedGrid,
+      ...(usesSeparateLinks ? [{ ...overlappedGrid, channels: 2 } as const] : []),
     ];
   });
-  const flat = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
-  return [...flat.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
+  const flatKinds = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
+  return [...flatKinds.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
 }
 
 /**
@@ -231,13 +244,13 @@ export const UMBRELLA_NAMESPACE = "mosaic.";
 
 /** All candidates: the caller's own, and those built in. */
 export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly StrategyCandidate[] {
-  const builtIn = enumerateNestings(job).map((nest) => {
-    const [backend, code] = [createBackend(nest), formatCode(nest, UMBRELLA_NAMESPACE)];
-    return { name: formatName(nest), family: formatFamily(nest), backend, mesh: nest.mesh, code, imports: [] };
+  const builtInCandidates = enumerateNestings(job).map((nesting) => {
+    const [backend, code] = [createBackend(nesting), formatCode(nesting, UMBRELLA_NAMESPACE)];
+    return { name: formatName(nesting), family: formatFamily(nesting), backend, mesh: nesting.mesh, code, imports: [] };
   });
-  const own = candidates.map((candidate) => resolveCandidate(job, candidate));
-  const all = [...own, ...builtIn];
-  return mesh === undefined ? all : all.filter((strategy) => sameMesh(strategy.mesh, mesh));
+  const ownCandidates = candidates.map((candidate) => resolveCandidate(job, candidate));
+  const allCandidates = [...ownCandidates, ...builtInCandidates];
+  return mesh === undefined ? allCandidates : allCandidates.filter((strategy) => sameMesh(strategy.mesh, mesh));
 }
 
 function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate {
@@ -255,11 +268,11 @@ function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate
 
 function defaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: AttentionBackend): Coordinate {
   if ("meshFor" in backend) return (backend as Strategy).meshFor(ranks);
-  const [first, second, ...more] = backend.axes;
-  if (first === undefined && ranks === 1) return { sp: 1 };
-  if (first !== undefined && second === undefined) return { [first]: ranks };
-  if (first !== undefined && second !== undefined && more.length === 0)
-    return { [first]: nodes, [second]: gpusPerNode };
+  const [firstAxis, secondAxis, ...moreAxes] = backend.axes;
+  if (firstAxis === undefined && ranks === 1) return { sp: 1 };
+  if (firstAxis !== undefined && secondAxis === undefined) return { [firstAxis]: ranks };
+  if (firstAxis !== undefined && secondAxis !== undefined && moreAxes.length === 0)
+    return { [firstAxis]: nodes, [secondAxis]: gpusPerNode };
   throw new OptionError({
     where: `plan: candidate ${backend.name}`,
     expected: "a candidate with a mesh",

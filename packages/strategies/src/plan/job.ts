@@ -160,10 +160,10 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
 /** Plans beyond this would take hours, and more memory than there is. */
 function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
   if (nodes * gpusPerNode <= maxRanks) return;
-  const most = Math.floor(maxRanks / gpusPerNode);
+  const maxNodes = Math.floor(maxRanks / gpusPerNode);
   throw new OptionError({
     where,
-    expected: `at most ${maxRanks} ranks${most > 0 ? `, ${most} nodes of ${gpusPerNode} ranks` : ""}`,
+    expected: `at most ${maxRanks} ranks${maxNodes > 0 ? `, ${maxNodes} nodes of ${gpusPerNode} ranks` : ""}`,
     received: `${nodes} nodes of ${gpusPerNode} ranks`,
     remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
   });

@@ -83,37 +83,40 @@ const TIME_RESOLUTION = 0.01;
 export function plan(options: PlanOptions): Plan {
   const job = resolveJob("plan", options);
   const candidates = createCandidates(job, options);
-  const sampled = sampledRanks(job.ranks);
-  const checkSymmetry = symmetryCheck(job);
-  const estimated: EstimatedCandidate[] = [];
+  const ranksToEstimate = selectSampledRanks(job.ranks);
+  const checkSymmetry = createSymmetryCheck(job);
+  const estimatedCandidates: EstimatedCandidate[] = [];
   const refused: Plan["refused"][number][] = [];
   for (const [i, candidate] of candidates.entries()) {
     const { name, backend, mesh } = candidate;
     options.onProgress?.({ stage: "estimate", done: i, total: candidates.length });
     try {
       checkSymmetry(candidate);
-      estimated.push({ candidate, estimate: estimate({ ...job.shape, backend, mesh }, job.profile, sampled) });
+      estimatedCandidates.push({
+        candidate,
+        estimate: estimate({ ...job.shape, backend, mesh }, job.profile, ranksToEstimate),
+      });
     } catch (error) {
       refused.push({ name, mesh, error: error as Error });
     }
   }
-  const order = [...sortByCost(estimated, ({ estimate: it }) => it)];
-  const fitting = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
-  if (fitting.length === 0) throw noStrategyError(job, order.map(estimatedPeak), refused);
-  const finalists = new Set(fitting.slice(0, options.simulate ?? simulationBudget(job, fitting)));
-  const simulated: SimulatedCandidate[] = [];
+  const order = [...sortByCost(estimatedCandidates, ({ estimate: it }) => it)];
+  const fittingCandidates = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  if (fittingCandidates.length === 0) throw noStrategyError(job, order.map(toPeakMemory), refused);
+  const finalists = new Set(fittingCandidates.slice(0, options.simulate ?? simulationBudget(job, fittingCandidates)));
+  const simulatedCandidates: SimulatedCandidate[] = [];
   const addFinalist = (): void => {
-    const next = fitting.find((other) => order.includes(other) && !finalists.has(other));
-    if (next) finalists.add(next);
+    const nextFinalist = fittingCandidates.find((other) => order.includes(other) && !finalists.has(other));
+    if (nextFinalist) finalists.add(nextFinalist);
   };
   for (const each of finalists) {
     const { candidate } = each;
-    options.onProgress?.({ stage: "simulate", done: simulated.length, total: finalists.size });
+    options.onProgress?.({ stage: "simulate", done: simulatedCandidates.length, total: finalists.size });
     try {
-      const found = simulateCandidate(job, candidate, options.keepEvents ?? false);
-      simulated.push(found);
+      const simulatedCandidate = simulateCandidate(job, candidate, options.keepEvents ?? false);
+      simulatedCandidates.push(simulatedCandidate);
       // The estimate from two ranks may have been too low.
-      if (!found.planned.fits) addFinalist();
+      if (!simulatedCandidate.planned.fits) addFinalist();
     } catch (error) {
       // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
       if (job.ranks <= maxRecordedRanks) throw error;
@@ -122,24 +125,28 @@ export function plan(options: PlanOptions): Plan {
       addFinalist();
     }
   }
-  if (simulated.length === 0) throw noStrategyError(job, [], refused);
-  const ranked = sortByCost(simulated, ({ prediction }) => prediction).toSorted(compareMemoryFit);
-  const [best] = ranked as [SimulatedCandidate, ...SimulatedCandidate[]];
-  const others = order.filter((each) => !finalists.has(each));
+  if (simulatedCandidates.length === 0) throw noStrategyError(job, [], refused);
+  const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
+  const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
+  const estimatedOnly = order.filter((each) => !finalists.has(each));
   if (!best.planned.fits) {
-    throw noStrategyError(job, [...ranked.map(({ planned }) => planned), ...others.map(estimatedPeak)], refused);
+    throw noStrategyError(
+      job,
+      [...rankedCandidates.map(({ planned }) => planned), ...estimatedOnly.map(toPeakMemory)],
+      refused,
+    );
   }
   return {
     job,
     best: best.planned,
     prediction: best.prediction,
     ranking: [
-      ...ranked.map(({ planned }) => planned),
-      ...others.map(({ candidate, estimate: it }) =>
+      ...rankedCandidates.map(({ planned }) => planned),
+      ...estimatedOnly.map(({ candidate, estimate: it }) =>
         createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
       ),
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
-    refused: refused,
+    refused,
   };
 }
 
@@ -147,19 +154,19 @@ export function plan(options: PlanOptions): Plan {
  * The ranks that are estimated. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
  * there are so many that all must do the same, the last, at the end of a node, represents them.
  */
-function sampledRanks(ranks: number): readonly number[] {
+function selectSampledRanks(ranks: number): readonly number[] {
   if (ranks > maxRecordedRanks) return [ranks - 1];
   return ranks > 2 ? [ranks >> 1, ranks - 1] : [...Array(ranks).keys()];
 }
 
 /** Throws an OptionError for candidates with unequal work per rank if there are too many ranks to simulate each. */
-function symmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
+function createSymmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
   if (job.ranks <= maxRecordedRanks) return () => undefined;
-  const known = new Map<string, Error | undefined>();
+  const cachedErrors = new Map<string, Error | undefined>();
   return ({ backend, mesh }) => {
     const key = JSON.stringify([Object.entries(mesh), backend.axes]);
-    if (!known.has(key)) known.set(key, findAsymmetry({ ...job.shape, backend, mesh }, job));
-    const error = known.get(key);
+    if (!cachedErrors.has(key)) cachedErrors.set(key, findAsymmetry({ ...job.shape, backend, mesh }, job));
+    const error = cachedErrors.get(key);
     if (error) throw error;
   };
 }
@@ -187,8 +194,8 @@ function simulationBudget({ ranks }: PlanJob, fitting: readonly EstimatedCandida
   // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
-  const over = fitting.findIndex(({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
-  return over < 0 ? fitting.length : Math.max(1, over);
+  const firstOverBudget = fitting.findIndex(({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
+  return firstOverBudget < 0 ? fitting.length : Math.max(1, firstOverBudget);
 }
 
 function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
@@ -199,7 +206,7 @@ function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvent
 
 type CostEstimate = Pick<RankedStrategy, "evaluatedBy"> & Omit<Estimate, "events">;
 
-function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, found: CostEstimate): RankedStrategy {
+function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, costEstimate: CostEstimate): RankedStrategy {
   const { name, family, backend, mesh } = candidate;
   const strategy = createStrategy(backend, {
     name,
@@ -211,16 +218,16 @@ function createRankedStrategy(job: PlanJob, candidate: StrategyCandidate, found:
     family,
     mesh,
     strategy,
-    code: createSnippet(job, candidate, found.seconds),
-    evaluatedBy: found.evaluatedBy,
-    seconds: found.seconds,
-    forwardSeconds: found.forwardSeconds,
-    computeSeconds: found.computeSeconds,
-    exposedSeconds: found.exposedCommunicationSeconds,
-    bytesWithinNodes: found.sent["intra-node"].bytes,
-    bytesBetweenNodes: found.sent["inter-node"].bytes,
-    peakBytes: found.peakBytes,
-    fits: found.peakBytes <= job.memoryLimit,
+    code: createSnippet(job, candidate, costEstimate.seconds),
+    evaluatedBy: costEstimate.evaluatedBy,
+    seconds: costEstimate.seconds,
+    forwardSeconds: costEstimate.forwardSeconds,
+    computeSeconds: costEstimate.computeSeconds,
+    exposedSeconds: costEstimate.exposedCommunicationSeconds,
+    bytesWithinNodes: costEstimate.sent["intra-node"].bytes,
+    bytesBetweenNodes: costEstimate.sent["inter-node"].bytes,
+    peakBytes: costEstimate.peakBytes,
+    fits: costEstimate.peakBytes <= job.memoryLimit,
   };
 }
 
@@ -241,10 +248,10 @@ function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number 
 
 /** The plan depends on the order of ranks, too. */
 function axisOrderError(planned: readonly string[], axes: readonly string[]): string | undefined {
-  const found = axes.filter((axis) => planned.includes(axis));
-  return found.every((axis, i) => axis === planned[i])
+  const backendAxes = axes.filter((axis) => planned.includes(axis));
+  return backendAxes.every((axis, i) => axis === planned[i])
     ? undefined
-    : `a mesh with its axes in the order ${found.join(", ")}`;
+    : `a mesh with its axes in the order ${backendAxes.join(", ")}`;
 }
 
 interface StrategyCost {
@@ -253,35 +260,38 @@ interface StrategyCost {
   readonly sent: Estimate["sent"];
 }
 
-function sortByCost<T>(all: readonly T[], costOf: (one: T) => StrategyCost): readonly T[] {
-  const fastest = all.reduce((least, one) => Math.min(least, costOf(one).seconds), Number.POSITIVE_INFINITY);
+function sortByCost<T>(items: readonly T[], getCost: (item: T) => StrategyCost): readonly T[] {
+  const minSeconds = items.reduce(
+    (minimum, item) => Math.min(minimum, getCost(item).seconds),
+    Number.POSITIVE_INFINITY,
+  );
   const timeBucket = ({ seconds }: StrategyCost): number =>
-    Math.floor(Math.log(seconds / fastest) / Math.log1p(TIME_RESOLUTION));
+    Math.floor(Math.log(seconds / minSeconds) / Math.log1p(TIME_RESOLUTION));
   const compare = (a: StrategyCost, b: StrategyCost): number =>
     timeBucket(a) - timeBucket(b) ||
     a.sent["inter-node"].bytes - b.sent["inter-node"].bytes ||
     a.peakBytes - b.peakBytes ||
     a.seconds - b.seconds;
-  return all.toSorted((a, b) => compare(costOf(a), costOf(b)));
+  return items.toSorted((a, b) => compare(getCost(a), getCost(b)));
 }
 
 type PeakMemory = Pick<RankedStrategy, "name" | "peakBytes">;
 
-function estimatedPeak({ candidate: { name }, estimate: { peakBytes } }: EstimatedCandidate): PeakMemory {
+function toPeakMemory({ candidate: { name }, estimate: { peakBytes } }: EstimatedCandidate): PeakMemory {
   return { name, peakBytes };
 }
 
 function noStrategyError(job: PlanJob, order: readonly PeakMemory[], refused: Plan["refused"]): Error {
-  const [first] = refused;
+  const [firstRefusal] = refused;
   if (order.length === 0) {
-    const reason = first ? `${first.name}: ${first.error.message}` : "no candidate on this mesh";
+    const reason = firstRefusal ? `${firstRefusal.name}: ${firstRefusal.error.message}` : "no candidate on this mesh";
     return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
-  const least = order.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const smallest = order.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${least.peakBytes} (${formatBytes(least.peakBytes)})`,
+    expected: `memoryLimit of at least ${smallest.peakBytes} (${formatBytes(smallest.peakBytes)})`,
     received: String(job.memoryLimit),
-    remedy: `${least.name} needs the least memory; use more ranks, or fewer tokens`,
+    remedy: `${smallest.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }

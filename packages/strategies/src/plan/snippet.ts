@@ -14,10 +14,10 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
       : `npx mosaic-run --hosts n0:${gpusPerNode},n1:${gpusPerNode}${nodes > 2 ? ",…" : ""} attend.ts, on ${nodes} nodes`;
   // Ranks that share cores are processes on CPUs, which need no other package.
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
-  const cross = keyTokens !== tokens;
+  const isCrossAttention = keyTokens !== tokens;
   const inputs = [
     formatInput("x", "rows", { job, candidate, length: tokens }),
-    ...(cross ? [formatInput("memory", "keyRows", { job, candidate, length: keyTokens })] : []),
+    ...(isCrossAttention ? [formatInput("memory", "keyRows", { job, candidate, length: keyTokens })] : []),
   ];
   return [
     `// ${candidate.name}: ${formatSeconds(seconds)} for a forward and a backward, predicted for ${profile.name}.`,
@@ -28,11 +28,11 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
     "",
     `const backend = ${candidate.code};`,
     `await using ctx = await mosaic.init({ ${device}mesh: ${formatMesh(candidate.mesh)} });`,
-    `const attn = new mosaic.${cross ? "CrossAxisAttention" : "MultiAxisAttention"}(ctx, {`,
+    `const attn = new mosaic.${isCrossAttention ? "CrossAxisAttention" : "MultiAxisAttention"}(ctx, {`,
     ...formatOptions(shape).map((setting) => `  ${setting},`),
     "});",
     ...inputs.flat(),
-    `const out = attn.forward(${cross ? "x, memory" : "x"});`,
+    `const out = attn.forward(${isCrossAttention ? "x, memory" : "x"});`,
     "await out.read();",
     "",
   ].join("\n");
@@ -41,20 +41,20 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
 /** The options of the module. */
 function formatOptions(shape: CallShape): readonly string[] {
   const { numHeads, numKvHeads, headDim, sinks, tokens, keyTokens, dtype, mask, placement } = shape;
-  const cross = keyTokens !== tokens;
+  const isCrossAttention = keyTokens !== tokens;
   return [
     `embedDim: ${numHeads * headDim}`,
     `numHeads: ${numHeads}`,
     ...(numKvHeads === numHeads ? [] : [`numKvHeads: ${numKvHeads}`]),
     `headDim: ${headDim}`,
-    ...(cross ? ["qAxis: 1", "kvAxis: 1"] : ["attentionAxis: 1"]),
+    ...(isCrossAttention ? ["qAxis: 1", "kvAxis: 1"] : ["attentionAxis: 1"]),
     "backend",
     `placement: "${placement.name}"`,
     ...formatMask(mask),
     ...(sinks ? ["sinks: true"] : []),
     `dtype: "${dtype}"`,
     `sequenceLength: ${tokens}`,
-    ...(cross ? [`kvSequenceLength: ${keyTokens}`] : []),
+    ...(isCrossAttention ? [`kvSequenceLength: ${keyTokens}`] : []),
   ];
 }
 
@@ -85,11 +85,13 @@ function formatInput(name: string, rows: string, { job, candidate, length }: Inp
   const { backend, mesh } = candidate;
   const shards = backend.axes.reduce((product, axis) => product * mesh[axis]!, 1);
   const lengths = Array.from({ length: shards }, (_, i) => spansLength(placement.spans(i, shards, length)));
-  const even = shards === job.ranks && lengths.every((each) => each === lengths[0]);
+  const hasEqualShards = shards === job.ranks && lengths.every((each) => each === lengths[0]);
   const layout = `{ mesh: ctx.mesh.shape, axes: backend.axes, placement: mosaic.${placement.name}(), length: ${length} }`;
-  const made = `[${batch}, ${even ? lengths[0] : rows}, ${numHeads * headDim}], { dtype: "${dtype}" }`;
+  const tensorArguments = `[${batch}, ${hasEqualShards ? lengths[0] : rows}, ${numHeads * headDim}], { dtype: "${dtype}" }`;
   return [
-    ...(even ? [] : [`const ${rows} = mosaic.spansLength(mosaic.layoutOf(${layout}).spans(ctx.mesh.coordinate));`]),
-    `const ${name} = mosaic.randn(ctx, ${made}); // this rank's rows`,
+    ...(hasEqualShards
+      ? []
+      : [`const ${rows} = mosaic.spansLength(mosaic.layoutOf(${layout}).spans(ctx.mesh.coordinate));`]),
+    `const ${name} = mosaic.randn(ctx, ${tensorArguments}); // this rank's rows`,
   ];
 }

@@ -3,24 +3,26 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
 /** Libraries that often come with Python alone: what names them, and what they are called. */
-const WANTED = [
+const REQUIRED_LIBRARIES = [
   { variable: "MOSAIC_NCCL_LIBRARY", pattern: /^libnccl\.so\.2$/ },
   { variable: "MOSAIC_CUBLASLT_LIBRARY", pattern: /^libcublasLt\.so\.1[23]$/ },
 ];
 
 /** Variables for those libraries that only a Python on the PATH has; none where the system has them, or they are named. */
-export function librariesOfPython(env) {
-  const missing = WANTED.filter(({ variable, pattern }) => !env[variable] && !hasSystem(pattern));
-  const found = missing.length > 0 ? filesBelow(pythonDirectories(env)) : [];
+export function findPythonLibraries(env) {
+  const missingLibraries = REQUIRED_LIBRARIES.filter(
+    ({ variable, pattern }) => !env[variable] && !hasSystemLibrary(pattern),
+  );
+  const libraryFiles = missingLibraries.length > 0 ? listFilesBelow(pythonDirectories(env)) : [];
   return Object.fromEntries(
-    missing.flatMap(({ variable, pattern }) => {
-      const path = found.find((each) => pattern.test(each.split("/").at(-1)));
+    missingLibraries.flatMap(({ variable, pattern }) => {
+      const path = libraryFiles.find((file) => pattern.test(file.split("/").at(-1)));
       return path === undefined ? [] : [[variable, path]];
     }),
   );
 }
 
-function hasSystem(pattern) {
+function hasSystemLibrary(pattern) {
   const { stdout } = spawnSync("ldconfig", ["-p"], { encoding: "utf8" });
   return (stdout ?? "").split("\n").some((line) => pattern.test(line.trim().split(" ")[0]));
 }
@@ -34,7 +36,7 @@ function pythonDirectories(env) {
   return (stdout ?? "").split("\n").filter((directory) => directory !== "" && existsSync(directory));
 }
 
-function filesBelow(directories) {
+function listFilesBelow(directories) {
   return directories.flatMap((directory) =>
     readdirSync(directory, { recursive: true }).map((path) => join(directory, path)),
   );

@@ -17,20 +17,20 @@ export function runStep({ command: [program, ...args], directory, env }, seconds
         process.kill(-child.pid, signal);
       } catch {} // It has ended.
     };
-    let late = false;
+    let hasTimedOut = false;
     const timers = [
-      setTimeout(() => ((late = true), end("SIGTERM")), seconds * 1000),
+      setTimeout(() => ((hasTimedOut = true), end("SIGTERM")), seconds * 1000),
       setTimeout(() => end("SIGKILL"), seconds * 1000 + GRACE_MS),
     ];
-    const done = (outcome) => {
+    const finish = (outcome) => {
       timers.forEach(clearTimeout);
       resolve({ outcome, seconds: (performance.now() - start) / 1000 });
     };
     for (const stream of [child.stdout, child.stderr]) stream.on("data", log);
-    child.on("error", ({ message }) => done(message));
+    child.on("error", ({ message }) => finish(message));
     child.on("exit", () => end("SIGTERM"));
     child.on("close", (code, signal) =>
-      done(late ? "out of time" : code === 0 ? "ok" : signal ? `ended by ${signal}` : `exit ${code}`),
+      finish(hasTimedOut ? "out of time" : code === 0 ? "ok" : signal ? `ended by ${signal}` : `exit ${code}`),
     );
   });
 }

@@ -1,12 +1,12 @@
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { librariesOfPython } from "./libraries.mjs";
+import { findPythonLibraries } from "./libraries.mjs";
 
 /** Tests of the emulation, of compilers' reports, and of what goes wrong: no GPU takes part. */
-const NOT_FOR_GPUS = ["faults", "budgets", "errors", "system", "lifetime", "library-search-paths", "refusal"];
+const CPU_ONLY_TESTS = ["faults", "budgets", "errors", "system", "lifetime", "library-search-paths", "refusal"];
 /** Every kernel that uses tensor cores, on few numbers. */
-const FEW = ["test/tensor-cores.test.ts"];
+const SANITIZER_TESTS = ["test/tensor-cores.test.ts"];
 /** What the benchmarks' own budgets add up to, and what it takes to start and to report. */
 const BENCHMARK_SECONDS = 500;
 
@@ -14,26 +14,26 @@ const BENCHMARK_SECONDS = 500;
  * What there is to do on a machine with a GPU: `{ name, about, seconds, directory, command, env }`, or `skip` with the reason. One
  * without `seconds` takes what time is left, and `within` reports what to add to its command then.
  */
-export function stepsFor(root, out, base = process.env) {
+export function createSteps(root, out, baseEnvironment = process.env) {
   const env = {
-    ...base,
+    ...baseEnvironment,
     MOSAIC_TEST_GPU: "1",
     MOSAIC_DEVICE: "cuda",
     MOSAIC_SHARE_GPUS: "1",
     // Ranks that share a GPU reach one another through the network, of this machine.
-    NCCL_SOCKET_IFNAME: base.NCCL_SOCKET_IFNAME ?? "lo",
-    ...librariesOfPython(base),
+    NCCL_SOCKET_IFNAME: baseEnvironment.NCCL_SOCKET_IFNAME ?? "lo",
+    ...findPythonLibraries(baseEnvironment),
   };
-  const steps = [...looks(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
-  return steps.map(({ directory = ".", env: more, skip, ...step }) => {
+  const steps = [...createLookSteps(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
+  return steps.map(({ directory = ".", env: stepEnvironment, skip, ...step }) => {
     const dir = join(root, directory);
-    const missing = existsSync(dir) ? skip : `${directory} was not found`;
-    return { ...step, directory: dir, env: { ...env, ...more }, ...(missing && { skip: missing }) };
+    const skipReason = existsSync(dir) ? skip : `${directory} was not found`;
+    return { ...step, directory: dir, env: { ...env, ...stepEnvironment }, ...(skipReason && { skip: skipReason }) };
   });
 }
 
-function looks(root) {
-  const skip = programNamed("nvidia-smi") === undefined && "nvidia-smi was not found";
+function createLookSteps(root) {
+  const skip = findProgram("nvidia-smi") === undefined && "nvidia-smi was not found";
   const doctor = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
   return [
     { name: "host", about: "nvidia-smi", seconds: 20, command: ["nvidia-smi"], ...(skip && { skip }) },
@@ -42,8 +42,8 @@ function looks(root) {
 }
 
 function tests(root) {
-  const vitest = vitestOf(root);
-  const excluded = NOT_FOR_GPUS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
+  const vitest = vitestCommand(root);
+  const excludeOptions = CPU_ONLY_TESTS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
   const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
   const [cuda, nccl, ring] = ["kernels-cuda", "collectives-nccl", "backend-ring"].map((name) => `packages/${name}`);
   return [
@@ -52,14 +52,14 @@ function tests(root) {
       about: "tests of kernels-cuda",
       seconds: 180,
       directory: cuda,
-      command: [...vitest, ...excluded],
+      command: [...vitest, ...excludeOptions],
     },
     {
       name: "portable",
       about: "tensor-core tests without Hopper kernels",
       seconds: 60,
       directory: cuda,
-      command: [...vitest, ...FEW],
+      command: [...vitest, ...SANITIZER_TESTS],
       env: { MOSAIC_CUDA_FAMILY: "portable" },
     },
     { name: "collectives", about: "tests of collectives-nccl", seconds: 180, directory: nccl, command: vitest },
@@ -81,14 +81,14 @@ function tests(root) {
 
 /** Tests run in a process that vitest forks. */
 function sanitizers(root) {
-  const program = programNamed("compute-sanitizer");
+  const program = findProgram("compute-sanitizer");
   const options = ["--target-processes", "all", "--error-exitcode", "9"];
   return ["memcheck", "racecheck"].map((tool) => ({
     name: tool,
     about: `tensor-core tests under compute-sanitizer ${tool}`,
     seconds: 90,
     directory: "packages/kernels-cuda",
-    command: [program, "--tool", tool, ...options, ...vitestOf(root), ...FEW],
+    command: [program, "--tool", tool, ...options, ...vitestCommand(root), ...SANITIZER_TESTS],
     ...(program === undefined && { skip: "compute-sanitizer was not found" }),
   }));
 }
@@ -103,15 +103,15 @@ function benchmarks(root, out) {
   };
 }
 
-const vitestOf = (root) => [process.execPath, join(root, "node_modules/vitest/vitest.mjs"), "run"];
+const vitestCommand = (root) => [process.execPath, join(root, "node_modules/vitest/vitest.mjs"), "run"];
 
 function hasTorch() {
   return spawnSync("python3", ["-c", "import importlib.util as u; exit(u.find_spec('torch') is None)"]).status === 0;
 }
 
 /** On the PATH, or where NVIDIA installs it. */
-function programNamed(name) {
+function findProgram(name) {
   const { stdout } = spawnSync("sh", ["-c", `command -v ${name}`], { encoding: "utf8" });
-  const usual = `/usr/local/cuda/bin/${name}`;
-  return stdout?.trim() || (existsSync(usual) ? usual : undefined);
+  const defaultPath = `/usr/local/cuda/bin/${name}`;
+  return stdout?.trim() || (existsSync(defaultPath) ? defaultPath : undefined);
 }

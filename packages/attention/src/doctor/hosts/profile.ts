@@ -8,18 +8,18 @@ import { median } from "./report.ts";
  * median of all pairs counts. Ranks of a host share the port. On one host the link between hosts stays that of the profile.
  */
 export function createProfile(calibrated: Profile, { hosts, measured }: HostsResult): Profile {
-  const nodes = hosts[0]!.label.startsWith("n");
-  const ranksPerNode = nodes ? hosts[0]!.ranks : hosts.length;
-  const name = nodes ? `measured-${hosts.length}x${ranksPerNode}` : `measured-${ranksPerNode}`;
-  const all = measured.flatMap(({ ucx, sockets }) => {
+  const isMultiNode = hosts[0]!.label.startsWith("n");
+  const ranksPerNode = isMultiNode ? hosts[0]!.ranks : hosts.length;
+  const name = isMultiNode ? `measured-${hosts.length}x${ranksPerNode}` : `measured-${ranksPerNode}`;
+  const measuredLinks = measured.flatMap(({ ucx, sockets }) => {
     const links: readonly unknown[] = typeof ucx === "string" ? sockets : ucx;
     return links.filter((link): link is MeasuredLink => link !== null && "bandwidth" in (link as object));
   });
   const between: Link | undefined =
-    nodes && all.length > 0
+    isMultiNode && measuredLinks.length > 0
       ? {
-          latency: median(all.map(({ latency }) => latency)),
-          bandwidth: median(all.map(({ bandwidth }) => bandwidth)),
+          latency: median(measuredLinks.map(({ latency }) => latency)),
+          bandwidth: median(measuredLinks.map(({ bandwidth }) => bandwidth)),
           sharedBy: ranksPerNode,
           duplex: true,
         }

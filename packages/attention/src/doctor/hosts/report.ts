@@ -50,7 +50,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
       valueOf: (host) => host.packages[name],
     }),
   );
-  const compared: readonly ComparedProperty[] = [
+  const comparedProperties: readonly ComparedProperty[] = [
     {
       ...{ description: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
       valueOf: ({ node }) => node.split(".")[0],
@@ -71,11 +71,11 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
       valueOf: ({ instructionSet }) => instructionSet,
     },
   ];
-  const differing = compared.flatMap(({ description, remedy, level, valueOf }) => {
+  const differences = comparedProperties.flatMap(({ description, remedy, level, valueOf }) => {
     const groups = groupBy(hosts, (host) => valueOf(host) ?? "none");
     return groups.size === 1 ? [] : [level(`${description} mismatch: ${formatGroups(groups)}`, remedy)];
   });
-  if (differing.length > 0 || hosts.length < 2) return differing;
+  if (differences.length > 0 || hosts.length < 2) return differences;
   return [ok("Node, Mosaic, UCX and instruction sets match")];
 }
 
@@ -102,13 +102,13 @@ function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
     );
   }
   const findings = hosts.flatMap((host, to) => {
-    const failing = measured.flatMap(({ names }, from) => {
-      const found = names[to]!;
-      if (from === to || (typeof found !== "string" && found.includes(host.address))) return [];
-      return [`${hosts[from]!.label} (${typeof found === "string" ? found : found.join(", ")})`];
+    const failingLabels = measured.flatMap(({ names }, from) => {
+      const resolution = names[to]!;
+      if (from === to || (typeof resolution !== "string" && resolution.includes(host.address))) return [];
+      return [`${hosts[from]!.label} (${typeof resolution === "string" ? resolution : resolution.join(", ")})`];
     });
-    if (failing.length === 0) return [];
-    const text = `${host.hostname} does not resolve to ${host.address} of ${host.label} on ${failing.join(", ")}`;
+    if (failingLabels.length === 0) return [];
+    const text = `${host.hostname} does not resolve to ${host.address} of ${host.label} on ${failingLabels.join(", ")}`;
     return [
       note(text, `pass the endpoint as an IP address, or add "${host.address} ${host.hostname}" to DNS or /etc/hosts`),
     ];
@@ -122,11 +122,11 @@ function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
     const link = toLink(measured[0]!.sockets[i + 1]);
     if (!link) return [];
     const { wallClock, error } = link.clock;
-    const off = Math.abs(wallClock) - error;
+    const offset = Math.abs(wallClock) - error;
     const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSigned(wallClock)} ms ± ${error.toFixed(1)} ms`;
     const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
-    if (off < CLOCK_NOTE_MS) return [ok(text)];
-    return [off < CLOCK_PROBLEM_MS ? note(text, remedy) : problem(text, remedy)];
+    if (offset < CLOCK_NOTE_MS) return [ok(text)];
+    return [offset < CLOCK_PROBLEM_MS ? note(text, remedy) : problem(text, remedy)];
   });
   return findings;
 }
@@ -134,13 +134,15 @@ function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
 const formatSigned = (value: number): string => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
 
 function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
-  const known = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
-  if (known.length < 2) return [];
-  const groups = groupBy(known, ({ mtu }) => String(mtu));
-  if (groups.size === 1) return [ok(`${known[0]!.mtu} on all hosts`)];
-  const most = Math.max(...known.map(({ mtu }) => mtu!));
-  const fewest = known.filter(({ mtu }) => mtu! < most);
-  const remedy = fewest.map((host) => `on ${host.label}: ip link set dev ${host.interface} mtu ${most}`).join("; ");
+  const hostsWithMtu = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
+  if (hostsWithMtu.length < 2) return [];
+  const groups = groupBy(hostsWithMtu, ({ mtu }) => String(mtu));
+  if (groups.size === 1) return [ok(`${hostsWithMtu[0]!.mtu} on all hosts`)];
+  const maxMtu = Math.max(...hostsWithMtu.map(({ mtu }) => mtu!));
+  const lowMtuHosts = hostsWithMtu.filter(({ mtu }) => mtu! < maxMtu);
+  const remedy = lowMtuHosts
+    .map((host) => `on ${host.label}: ip link set dev ${host.interface} mtu ${maxMtu}`)
+    .join("; ");
   return [
     problem(
       `mismatch: ${formatGroups(groups)}`,
@@ -153,22 +155,26 @@ type HostPair<T> = { readonly from: HostInfo; readonly to: HostInfo; readonly va
 
 function listPairs<T>(
   { hosts }: HostsResult,
-  valueOf: (from: number, to: number) => T | null | undefined,
+  getValue: (from: number, to: number) => T | null | undefined,
 ): HostPair<T>[] {
   return hosts.flatMap((from, i) =>
     hosts.flatMap((to, j) => {
-      const value = i === j ? null : valueOf(i, j);
+      const value = i === j ? null : getValue(i, j);
       return value === null || value === undefined ? [] : [{ from, to, value }];
     }),
   );
 }
 
 function checkSockets(result: HostsResult): readonly Finding[] {
-  const all = listPairs(result, (from, to) => result.measured[from]!.sockets[to]);
-  const failed = all.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
-  const links = all.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
+  const socketPairs = listPairs(result, (from, to) => result.measured[from]!.sockets[to]);
+  const failedPairs = socketPairs.filter((pair): pair is HostPair<SocketFailure> => "phase" in pair.value);
+  const linkPairs = socketPairs.filter((pair): pair is HostPair<SocketLink> => !("phase" in pair.value));
   const matrices = formatMatrices(result, (from, to) => toLink(result.measured[from]!.sockets[to]));
-  return [...(links.length > 0 ? [ok(matrices)] : []), ...failed.map(describeFailure), ...findSlow(links)];
+  return [
+    ...(linkPairs.length > 0 ? [ok(matrices)] : []),
+    ...failedPairs.map(describeFailure),
+    ...findSlowLinks(linkPairs),
+  ];
 }
 
 function describeFailure({ from, to, value: { phase, reason } }: HostPair<SocketFailure>): Finding {
@@ -196,16 +202,16 @@ function describeFailure({ from, to, value: { phase, reason } }: HostPair<Socket
 }
 
 /** Pairs far from the median of all. */
-function findSlow(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] {
+function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] {
   if (links.length < 3) return [];
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
   const latency = median(links.map(({ value }) => value.latency));
   return links.flatMap(({ from, to, value }) => {
     const direction = `${from.label} → ${to.label}`;
-    const slow = value.bandwidth < bandwidth / 2;
-    const late = value.latency > 3 * latency && value.latency > 100e-6;
+    const hasLowBandwidth = value.bandwidth < bandwidth / 2;
+    const hasHighLatency = value.latency > 3 * latency && value.latency > 100e-6;
     return [
-      ...(slow
+      ...(hasLowBandwidth
         ? [
             note(
               `${direction}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
@@ -213,7 +219,7 @@ function findSlow(links: readonly HostPair<MeasuredLink>[]): readonly Finding[] 
             ),
           ]
         : []),
-      ...(late
+      ...(hasHighLatency
         ? [
             note(
               `${direction}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
@@ -246,14 +252,14 @@ function checkUcx(result: HostsResult): readonly Finding[] {
   });
   const links = listPairs(result, ucxLink);
   if (links.length === 0) return findings;
-  const slower = links.filter(({ from, to, value }) => {
+  const slowerPairs = links.filter(({ from, to, value }) => {
     const sockets = toLink(measured[hosts.indexOf(from)]!.sockets[hosts.indexOf(to)]);
     return sockets && value.bandwidth < 0.5 * sockets.bandwidth;
   });
-  const pairs = slower.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
+  const pairs = slowerPairs.map(({ from, to }) => `${from.label} → ${to.label}`).join(", ");
   const remedy = "check UCX_TLS and UCX_NET_DEVICES: UCX_LOG_LEVEL=info prints what UCX selects";
-  const slow = slower.length > 0 ? [note(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
-  return [ok(formatMatrices(result, ucxLink)), ...findings, ...slow, ...findSlow(links)];
+  const slowFindings = slowerPairs.length > 0 ? [note(`less than half the socket bandwidth: ${pairs}`, remedy)] : [];
+  return [ok(formatMatrices(result, ucxLink)), ...findings, ...slowFindings, ...findSlowLinks(links)];
 }
 
 function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLink | null {
@@ -261,14 +267,14 @@ function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLin
 }
 
 /** Bandwidth and latency from each host, a row, to each other one, a column. */
-function formatMatrices({ hosts }: HostsResult, linkOf: (from: number, to: number) => MeasuredLink | null): string {
+function formatMatrices({ hosts }: HostsResult, getLink: (from: number, to: number) => MeasuredLink | null): string {
   const table = (title: string, format: (link: MeasuredLink) => string): string[] => {
     const rows = [
       [title, ...hosts.map(({ label }) => `to ${label}`)],
       ...hosts.map(({ label }, from) => [
         `from ${label}`,
         ...hosts.map((_, to) => {
-          const link = from === to ? null : linkOf(from, to);
+          const link = from === to ? null : getLink(from, to);
           return from === to ? "–" : link === null ? "✗" : format(link);
         }),
       ]),

@@ -3,12 +3,12 @@
  * one of each round rests. Each round has, by host, the peer; -1 for who rests.
  */
 export function roundRobinPairs(count: number): readonly (readonly number[])[] {
-  const places = count + (count % 2);
-  return Array.from({ length: Math.max(0, places - 1) }, (_, round) => {
-    const circle = [0, ...Array.from({ length: places - 1 }, (__, i) => 1 + ((i + round) % (places - 1)))];
+  const evenCount = count + (count % 2);
+  return Array.from({ length: Math.max(0, evenCount - 1) }, (_, round) => {
+    const rotation = [0, ...Array.from({ length: evenCount - 1 }, (__, i) => 1 + ((i + round) % (evenCount - 1)))];
     const peers = Array.from({ length: count }, () => -1);
-    for (let i = 0; i < places / 2; i++) {
-      const [a, b] = [circle[i]!, circle[places - 1 - i]!];
+    for (let i = 0; i < evenCount / 2; i++) {
+      const [a, b] = [rotation[i]!, rotation[evenCount - 1 - i]!];
       if (a < count && b < count) [peers[a], peers[b]] = [b, a];
     }
     return peers;

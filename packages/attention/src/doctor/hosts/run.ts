@@ -49,11 +49,11 @@ function hostPosition({ env }: System): { readonly index: number; readonly count
  * @throws StoreError where the store of the job cannot be reached, or a host does not come.
  */
 export async function measureHosts(system: System, options: HostsOptions = {}): Promise<HostsResult | undefined> {
-  const place = hostPosition(system);
-  if (place === undefined) return undefined;
+  const position = hostPosition(system);
+  if (position === undefined) return undefined;
   const { connectStore } = await import("@mosaic/launcher");
   await using store = await connectStore();
-  const exchange = new StoreExchange(store, place);
+  const exchange = new StoreExchange(store, position);
   const nonce = randomBytes(32).toString("hex");
   const address = system.env["MOSAIC_NODE_ADDR"] || "127.0.0.1";
   const server = await listen(address, nonce, options.ports);
@@ -63,8 +63,8 @@ export async function measureHosts(system: System, options: HostsOptions = {}): 
     const names = await resolveNames(hosts);
     const sockets = await measureSockets(exchange, hosts);
     const ucx = await measureUcx(exchange, { hosts, sockets, ...options });
-    const measured = await exchange.allGather<HostMeasurement>("measured", { names, sockets, ucx });
-    return place.index === 0 ? { hosts, measured } : undefined;
+    const measurements = await exchange.allGather<HostMeasurement>("measured", { names, sockets, ucx });
+    return position.index === 0 ? { hosts, measured: measurements } : undefined;
   } finally {
     closeServer(server);
   }
@@ -107,10 +107,10 @@ async function measureSockets(
   const links: (SocketLink | SocketFailure | null)[] = hosts.map(() => null);
   for (const [round, peers] of roundRobinPairs(hosts.length).entries()) {
     const peer = peers[exchange.index]!;
-    for (const half of [0, 1]) {
-      const isMine = peer >= 0 && exchange.index < peer === (half === 0);
-      if (isMine) links[peer] = await measureSocket(hosts[peer]!);
-      await exchange.allGather(`round/${round}/${half}`, true);
+    for (const direction of [0, 1]) {
+      const isClient = peer >= 0 && exchange.index < peer === (direction === 0);
+      if (isClient) links[peer] = await measureSocket(hosts[peer]!);
+      await exchange.allGather(`round/${round}/${direction}`, true);
     }
   }
   return links;
@@ -121,14 +121,15 @@ async function measureUcx(
   exchange: StoreExchange,
   { hosts, sockets, ports }: HostsOptions & Pick<HostsResult, "hosts"> & Pick<HostMeasurement, "sockets">,
 ): Promise<HostMeasurement["ucx"]> {
-  const reached = await exchange.allGather("sockets", sockets);
-  const without = hosts.filter(({ ucx }) => ucx === undefined).map(({ label }) => label);
-  if (without.length > 0) return `not installed on ${without.join(", ")}`;
-  const all = reached.flat().filter((link) => link !== null);
-  if (all.some((link) => !("bandwidth" in link))) return "not measured because some hosts cannot reach each other";
+  const socketResults = await exchange.allGather("sockets", sockets);
+  const hostsWithoutUcx = hosts.filter(({ ucx }) => ucx === undefined).map(({ label }) => label);
+  if (hostsWithoutUcx.length > 0) return `not installed on ${hostsWithoutUcx.join(", ")}`;
+  const socketLinks = socketResults.flat().filter((link) => link !== null);
+  if (socketLinks.some((link) => !("bandwidth" in link)))
+    return "not measured because some hosts cannot reach each other";
   if (hosts.length < 2) return "not measured on one rank";
-  const slowest = Math.min(...all.map((link) => (link as SocketLink).bandwidth));
-  const args = [exchange.index, hosts.length, Math.round(slowest), ports?.join("-") ?? ""].map(String);
+  const minBandwidth = Math.min(...socketLinks.map((link) => (link as SocketLink).bandwidth));
+  const args = [exchange.index, hosts.length, Math.round(minBandwidth), ports?.join("-") ?? ""].map(String);
   const answer: ProbeResult<readonly (MeasuredLink | null)[]> = await runProbeProcess(["ucxLinks", ...args]);
   return "value" in answer ? answer.value : formatFailure(answer.error).filter(Boolean).join("; ");
 }

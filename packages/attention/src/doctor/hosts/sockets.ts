@@ -8,7 +8,7 @@ const PING_COUNT = 200;
 /** Of the server's answer to a ping: nanoseconds of CLOCK_MONOTONIC, milliseconds since the epoch. */
 const PONG_BYTES = 16;
 const TRIAL_BYTES = 2 ** 20;
-const MAX_BYTES = 2 ** 28;
+const MAX_TRANSFER_BYTES = 2 ** 28;
 /** Seconds that a measurement of bandwidth is to take. */
 const TRANSFER_SECONDS = 0.4;
 const payloadChunk = Buffer.alloc(2 ** 18);
@@ -67,8 +67,8 @@ function serveConnection(socket: Socket, nonce: string): void {
   socket.setTimeout(2 * STALL_TIMEOUT_MS, () => socket.destroy());
   socket.on("error", () => socket.destroy());
   socket.on("data", (data: Buffer) => {
-    const head = data.copy(header, read);
-    read += head;
+    const headerBytes = data.copy(header, read);
+    read += headerBytes;
     if (read < header.length) return;
     if (expected < 0) {
       if (!timingSafeEqual(header.subarray(0, nonce.length), Buffer.from(nonce))) {
@@ -77,12 +77,12 @@ function serveConnection(socket: Socket, nonce: string): void {
       }
       expected = header.readDoubleLE(nonce.length);
     }
-    const payload = data.length - head;
+    const payloadBytes = data.length - headerBytes;
     if (expected === 0) {
-      for (let ping = 0; ping < payload; ping++) socket.write(pong());
+      for (let ping = 0; ping < payloadBytes; ping++) socket.write(pong());
       return;
     }
-    received += payload;
+    received += payloadBytes;
     if (received >= expected) socket.end(Buffer.alloc(1));
   });
 }
@@ -102,9 +102,9 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
     phase = "ping";
     const { latency, clock } = await ping(pings);
     phase = "transfer";
-    const first = await transfer(to, TRIAL_BYTES);
-    const bytes = Math.round(Math.min(MAX_BYTES, (TRIAL_BYTES / first) * TRANSFER_SECONDS));
-    const bandwidth = bytes > TRIAL_BYTES ? bytes / (await transfer(to, bytes)) : TRIAL_BYTES / first;
+    const trialSeconds = await transfer(to, TRIAL_BYTES);
+    const bytes = Math.round(Math.min(MAX_TRANSFER_BYTES, (TRIAL_BYTES / trialSeconds) * TRANSFER_SECONDS));
+    const bandwidth = bytes > TRIAL_BYTES ? bytes / (await transfer(to, bytes)) : TRIAL_BYTES / trialSeconds;
     return { latency, bandwidth, clock };
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
@@ -115,17 +115,17 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
 async function ping(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "clock">> {
   const samples: { readonly milliseconds: number; readonly wallClock: number }[] = [];
   for (let i = 0; i < PING_COUNT; i++) {
-    const [sent, sentAt] = [performance.now(), Date.now()];
+    const [sentTime, sentDate] = [performance.now(), Date.now()];
     client.socket.write(Buffer.alloc(1));
-    const answer = await client.read(PONG_BYTES);
-    const milliseconds = performance.now() - sent;
-    samples.push({ milliseconds, wallClock: answer.readDoubleLE(8) - sentAt - milliseconds / 2 });
+    const pongBytes = await client.read(PONG_BYTES);
+    const milliseconds = performance.now() - sentTime;
+    samples.push({ milliseconds, wallClock: pongBytes.readDoubleLE(8) - sentDate - milliseconds / 2 });
   }
   samples.sort((a, b) => a.milliseconds - b.milliseconds);
-  const [shortest] = samples as [(typeof samples)[0]];
+  const [fastestPing] = samples as [(typeof samples)[0]];
   const median = samples[PING_COUNT / 2]!.milliseconds;
   // Date.now counts whole milliseconds, on both sides.
-  const clock = { wallClock: shortest.wallClock, error: shortest.milliseconds / 2 + 1 };
+  const clock = { wallClock: fastestPing.wallClock, error: fastestPing.milliseconds / 2 + 1 };
   return { latency: median / 2 / 1000, clock };
 }
 
@@ -133,8 +133,8 @@ async function ping(client: ProbeClient): Promise<Pick<SocketLink, "latency" | "
 async function transfer(to: SocketAddress, bytes: number): Promise<number> {
   using client = await ProbeClient.open(to, bytes);
   const begin = performance.now();
-  for (let left = bytes; left > 0; left -= payloadChunk.length) {
-    await client.write(left < payloadChunk.length ? payloadChunk.subarray(0, left) : payloadChunk);
+  for (let remainingBytes = bytes; remainingBytes > 0; remainingBytes -= payloadChunk.length) {
+    await client.write(remainingBytes < payloadChunk.length ? payloadChunk.subarray(0, remainingBytes) : payloadChunk);
   }
   await client.read(1);
   return (performance.now() - begin) / 1000;
@@ -143,7 +143,7 @@ async function transfer(to: SocketAddress, bytes: number): Promise<number> {
 /** A connection of which every step has a deadline. */
 class ProbeClient implements Disposable {
   readonly socket: Socket;
-  #received: Buffer = Buffer.alloc(0);
+  #receivedBytes: Buffer = Buffer.alloc(0);
   #failure: Error | undefined;
   #wake = (): void => {};
 
@@ -156,7 +156,7 @@ class ProbeClient implements Disposable {
     socket.on("error", fail).on("close", () => fail(new Error("the connection was closed")));
     socket.on("drain", () => this.#wake());
     socket.on("data", (data: Buffer) => {
-      this.#received = Buffer.concat([this.#received, data]);
+      this.#receivedBytes = Buffer.concat([this.#receivedBytes, data]);
       this.#wake();
     });
   }
@@ -170,7 +170,7 @@ class ProbeClient implements Disposable {
       client.#wake();
     });
     try {
-      await client.#until(() => isConnected, CONNECT_TIMEOUT_MS);
+      await client.#waitUntil(() => isConnected, CONNECT_TIMEOUT_MS);
     } catch (error) {
       socket.destroy();
       throw error;
@@ -183,24 +183,24 @@ class ProbeClient implements Disposable {
   }
 
   async read(bytes: number): Promise<Buffer> {
-    await this.#until(() => this.#received.length >= bytes, STALL_TIMEOUT_MS);
-    const read = this.#received.subarray(0, bytes);
-    this.#received = this.#received.subarray(bytes);
-    return read;
+    await this.#waitUntil(() => this.#receivedBytes.length >= bytes, STALL_TIMEOUT_MS);
+    const readBytes = this.#receivedBytes.subarray(0, bytes);
+    this.#receivedBytes = this.#receivedBytes.subarray(bytes);
+    return readBytes;
   }
 
   async write(data: Buffer): Promise<void> {
-    if (!this.socket.write(data)) await this.#until(() => !this.socket.writableNeedDrain, STALL_TIMEOUT_MS);
+    if (!this.socket.write(data)) await this.#waitUntil(() => !this.socket.writableNeedDrain, STALL_TIMEOUT_MS);
   }
 
-  async #until(isDone: () => boolean, milliseconds: number): Promise<void> {
+  async #waitUntil(isDone: () => boolean, milliseconds: number): Promise<void> {
     const deadline = performance.now() + milliseconds;
     while (!isDone()) {
       if (this.#failure) throw this.#failure;
-      const left = deadline - performance.now();
-      if (left <= 0) throw new Error(`timed out after ${milliseconds / 1000} s`);
+      const remainingMs = deadline - performance.now();
+      if (remainingMs <= 0) throw new Error(`timed out after ${milliseconds / 1000} s`);
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, left);
+        const timer = setTimeout(resolve, remainingMs);
         this.#wake = () => {
           clearTimeout(timer);
           resolve();
