@@ -1,6 +1,7 @@
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
+import { parseProfile } from "@mosaic/attention/planner";
 import { UsageError } from "@mosaic/program";
 import { backendNames, gridDimensions } from "./backends.ts";
 import {
@@ -32,6 +33,7 @@ const options = {
   svg: { type: "string", default: "mosaic-quickstart.svg" },
   dispatch: { type: "string", default: "" },
   predict: { type: "string", default: "" },
+  profile: { type: "string" },
   html: { type: "string", default: "" },
   help: { type: "boolean", short: "h", default: false },
 } as const;
@@ -63,6 +65,7 @@ export const help: string = `Computes exact attention over one long sequence tha
   --svg FILE       timeline of compute and transfers by rank (mosaic-quickstart.svg; "" for none)
   --dispatch FILE  load and transfers of each rank, contiguous compared with the chosen placement (none)
   --predict FILE   timeline predicted by the planner for this machine, compared with the measurement (none)
+  --profile FILE   machine profile for --predict and --backend auto, as JSON (default: this machine is measured)
   --html FILE      interactive page with the timeline, tiles, bytes by link and load (none)
   --json           prints one JSON object as the last line
   -h, --help       show this help`;
@@ -93,6 +96,7 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
     dispatch: checkWritable("dispatch", values.dispatch),
     predict: checkWritable("predict", values.predict),
     html: checkWritable("html", values.html),
+    ...readProfile(values),
   };
   if (settings.device === "cuda" && needsProfile(settings)) {
     throw new UsageError("--backend auto, --predict: expected --device cpu, because they measure the CPU");
@@ -188,6 +192,19 @@ function checkEven(name: string, value: number): number {
 function checkWritable(name: string, path: string): string {
   if (path === "" || existsSync(dirname(path))) return path;
   throw new UsageError(`--${name}: expected a file in a directory that exists, received "${path}"`);
+}
+
+/** A machine that was measured before, so that it is not measured again. */
+function readProfile({ profile }: { readonly profile?: string }): Pick<Settings, "profile"> {
+  if (profile === undefined) return {};
+  try {
+    return { profile: parseProfile(readFileSync(profile, "utf8")) };
+  } catch (error) {
+    const { message } = error as Error;
+    throw new UsageError(`--profile: expected a machine profile as JSON, received "${profile}": ${message}`, {
+      cause: error,
+    });
+  }
 }
 
 function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {

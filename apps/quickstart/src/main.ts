@@ -90,7 +90,9 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
 
 /** The settings with the device chosen, and with a profile of this machine if a prediction needs one. */
 async function resolveSettings(settings: Settings): Promise<Settings> {
-  if (needsProfile(settings)) return { ...settings, device: "cpu", profile: await measureProfile(settings) };
+  if (needsProfile(settings)) {
+    return { ...settings, device: "cpu", profile: settings.profile ?? (await measureProfile(settings)) };
+  }
   if (settings.device !== undefined) return settings;
   const { device, warning } = await detect({ worldSize: settings.ranks, localRanks: settings.ranks });
   if (warning !== undefined) console.error(warning);

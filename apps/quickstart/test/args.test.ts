@@ -106,6 +106,8 @@ describe("the command line", () => {
     ["--mask documents:", /received "documents:"/],
     ["--mask toString", /received "toString"/],
     ["--placement best", /--placement: expected one of contiguous, zigzag, striped, dispatch, received "best"/],
+    ["--profile nowhere.json", /--profile: expected a machine profile as JSON, received "nowhere.json": ENOENT/],
+    ["--profile package.json", /received "package.json": .*profile/],
     ["--predict nowhere/both.svg", /--predict: expected a file in a directory that exists/],
     ["--bogus", /--bogus/],
     ["train.ts", /train\.ts/],

@@ -1,6 +1,7 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { profiles } from "@mosaic/attention/planner";
 import { afterAll, describe, expect, it } from "vitest";
 import { run, parseSummary } from "./run.ts";
 
@@ -98,7 +99,10 @@ describe("the program", () => {
 
   it("lets the planner choose, reports why, and shows what it predicted", async () => {
     const [svg, both] = [join(directory, "picture.svg"), join(directory, "both.svg")];
-    const options = ["--backend", "auto", "--ranks", "4", "--svg", svg, "--predict", both, "--backward"];
+    const profile = join(directory, "profile.json");
+    writeFileSync(profile, JSON.stringify({ ...profiles["cpu-local"], ranksPerNode: 4 }));
+    const files = ["--svg", svg, "--predict", both, "--profile", profile];
+    const options = ["--backend", "auto", "--ranks", "4", ...files, "--backward"];
     const ran = await run([...small, ...options]);
     expect(ran).toMatchObject({
       code: 0,

@@ -1,0 +1,59 @@
+// Time from the command to the first line of a rank, on one host and on two. Hosts are network namespaces, so as root:
+//
+//   bash scripts/hosts.sh 2 node benchmarks/hosts/launch.mjs [--turns 11]
+import { execFile } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { parseArgs } from "node:util";
+
+const { values } = parseArgs({ options: { turns: { type: "string", default: "11" } } });
+const launcher = join(
+  dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")),
+  "bin/mosaic-run.js",
+);
+const directory = mkdtempSync(join(tmpdir(), "mosaic-launch-"));
+process.on("exit", () => rmSync(directory, { recursive: true }));
+const [token, entry] = ["token", "entry.mjs"].map((name) => join(directory, name));
+writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
+writeFileSync(entry, 'console.log("ready");\n');
+
+/** Seconds until the program prints its first line on stdout, of any of the commands; resolves when all have exited. */
+async function timeFirstLine(commands) {
+  const begin = performance.now();
+  let firstLine;
+  const runs = commands.map(
+    ([program, ...args]) =>
+      new Promise((resolve, reject) => {
+        const env = { ...process.env, MOSAIC_TOKEN_FILE: token };
+        const child = execFile(program, args, { env, timeout: 60_000 }, (error) => (error ? reject(error) : resolve()));
+        child.stdout.once("data", () => (firstLine ??= performance.now()));
+      }),
+  );
+  await Promise.all(runs);
+  return (firstLine - begin) / 1e3;
+}
+
+let port = 29_700;
+const cases = {
+  "Node.js alone": () => [[process.execPath, entry]],
+  "4 ranks on one host": () => [[process.execPath, launcher, "-n", "4", entry]],
+  "2 hosts of 2 ranks": () => {
+    const endpoint = `10.77.0.10:${port++}`;
+    return [0, 1].map((host) => [
+      ...["ip", "netns", "exec", `n${host}`, process.execPath, launcher, "-N", "2", "-n", "2"],
+      ...["--node-rank", `${host}`, "--rdzv-endpoint", endpoint, entry],
+    ]);
+  },
+};
+const seconds = Object.fromEntries(Object.keys(cases).map((name) => [name, []]));
+for (let turn = 0; turn < Number(values.turns); turn++) {
+  for (const [name, createCommands] of Object.entries(cases)) seconds[name].push(await timeFirstLine(createCommands()));
+}
+for (const [name, all] of Object.entries(seconds)) {
+  const sorted = all.toSorted((a, b) => a - b);
+  const [median, least, most] = [sorted[sorted.length >> 1], sorted[0], sorted.at(-1)].map((value) => value.toFixed(3));
+  console.log(`${name.padEnd(20)} ${median} s [${least} … ${most}]`);
+}
