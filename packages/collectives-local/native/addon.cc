@@ -6,7 +6,7 @@
 namespace {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 2;
+constexpr int32_t kBindingVersion = 2;
 
 // open(): the address of a `MosaicTransport`.
 napi_value open(napi_env env, napi_callback_info) {
@@ -19,7 +19,7 @@ napi_value open(napi_env env, napi_callback_info) {
 
 NAPI_MODULE_INIT() {
   napi_value protocol, function;
-  napi_create_int32(env, kProtocol, &protocol);
+  napi_create_int32(env, kBindingVersion, &protocol);
   napi_set_named_property(env, exports, "protocol", protocol);
   napi_create_function(env, "open", NAPI_AUTO_LENGTH, open, nullptr, &function);
   napi_set_named_property(env, exports, "open", function);

@@ -35,7 +35,7 @@ function loadTransport(): LocalAddon {
     packageName: "@mosaic/collectives-local",
     description: "the shared-memory transport",
     path,
-    protocol: 2, // `kProtocol` in native/addon.cc
+    protocol: 2, // `kBindingVersion` in native/addon.cc
     requirements: "g++ and CMake",
   });
   return cachedAddon;

@@ -9,7 +9,7 @@ namespace mosaic::nccl {
 namespace {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 3;
+constexpr int32_t kBindingVersion = 3;
 
 // load(candidates): [version, path] of NCCL.
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {
@@ -17,11 +17,11 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
     const auto argument = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
     for (uint32_t i = 0; i < argument.Length(); i++) candidates.push_back(argument.Get(i).As<Napi::String>());
-    const Library& found = load(candidates);
-    const auto pair = Napi::Array::New(info.Env(), 2);
-    pair.Set(uint32_t{0}, versionText(found.version));
-    pair.Set(uint32_t{1}, found.path);
-    return pair;
+    const Library& loadedLibrary = load(candidates);
+    const auto versionAndPath = Napi::Array::New(info.Env(), 2);
+    versionAndPath.Set(uint32_t{0}, versionText(loadedLibrary.version));
+    versionAndPath.Set(uint32_t{1}, loadedLibrary.path);
+    return versionAndPath;
   });
 }
 
@@ -29,15 +29,15 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto argument = info[0].As<Napi::Object>();
-    const auto number = [&](const char* name) { return argument.Get(name).As<Napi::Number>().Int32Value(); };
-    const Settings settings{number("minCtas"), number("maxCtas"), argument.Get("netName").As<Napi::String>()};
+    const auto getNumber = [&](const char* name) { return argument.Get(name).As<Napi::Number>().Int32Value(); };
+    const Settings settings{getNumber("minCtas"), getNumber("maxCtas"), argument.Get("netName").As<Napi::String>()};
     const auto address = reinterpret_cast<uintptr_t>(openTransport(settings, argument.Get("warmUp").ToBoolean()));
     return Napi::Number::New(info.Env(), static_cast<double>(address));
   });
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  exports.Set("protocol", kProtocol);
+  exports.Set("protocol", kBindingVersion);
   exports.Set("load", Napi::Function::New(env, loadNccl));
   exports.Set("open", Napi::Function::New(env, open));
   return exports;

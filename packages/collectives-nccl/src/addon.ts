@@ -40,7 +40,7 @@ function loadTransport(): NcclAddon {
     packageName: "@mosaic/collectives-nccl",
     description: "the NCCL transport",
     path: addonPath,
-    protocol: 3, // `kProtocol` in native/addon.cc
+    protocol: 3, // `kBindingVersion` in native/addon.cc
     requirements: "g++ and CMake",
   });
   return cachedAddon;

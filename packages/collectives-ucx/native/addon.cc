@@ -9,7 +9,7 @@ namespace mosaic::ucx {
 namespace {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 1;
+constexpr int32_t kBindingVersion = 1;
 
 // load(candidates): [version, path] of UCX.
 Napi::Value loadUcx(const Napi::CallbackInfo& info) {
@@ -17,11 +17,11 @@ Napi::Value loadUcx(const Napi::CallbackInfo& info) {
     const auto argument = info[0].As<Napi::Array>();
     std::vector<std::string> candidates;
     for (uint32_t i = 0; i < argument.Length(); i++) candidates.push_back(argument.Get(i).As<Napi::String>());
-    const Library& found = load(candidates);
-    const auto pair = Napi::Array::New(info.Env(), 2);
-    pair.Set(uint32_t{0}, found.version());
-    pair.Set(uint32_t{1}, found.path);
-    return pair;
+    const Library& loadedLibrary = load(candidates);
+    const auto versionAndPath = Napi::Array::New(info.Env(), 2);
+    versionAndPath.Set(uint32_t{0}, loadedLibrary.version());
+    versionAndPath.Set(uint32_t{1}, loadedLibrary.path);
+    return versionAndPath;
   });
 }
 
@@ -34,7 +34,7 @@ Napi::Value open(const Napi::CallbackInfo& info) {
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  exports.Set("protocol", kProtocol);
+  exports.Set("protocol", kBindingVersion);
   exports.Set("load", Napi::Function::New(env, loadUcx));
   exports.Set("open", Napi::Function::New(env, open));
   return exports;

@@ -31,7 +31,7 @@ function loadTransport(): UcxAddon {
     packageName: "@mosaic/collectives-ucx",
     description: "the UCX transport",
     path: addonPath,
-    protocol: 1, // `kProtocol` in native/addon.cc
+    protocol: 1, // `kBindingVersion` in native/addon.cc
     requirements: "g++ and CMake",
   });
   return cachedAddon;

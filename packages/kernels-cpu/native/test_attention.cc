@@ -16,7 +16,7 @@ namespace mosaic::check {
 namespace {
 
 int failures = 0;
-std::map<std::string, double> worst;  // error / bound
+std::map<std::string, double> worstErrors;  // error / bound
 
 #define EXPECT(condition, ...)                       \
   do {                                               \
@@ -41,67 +41,67 @@ struct Case {
 
   /// All that each batch element sees.
   std::vector<std::vector<Slice>> masks() const {
-    std::vector<std::vector<Slice>> all(static_cast<size_t>(B), mask);
-    for (size_t b = 0; b < all.size() && !samples.empty(); ++b) {
-      const std::vector<Slice>& own = samples[static_cast<size_t>(firstSample) + b];
-      all[b].insert(all[b].end(), own.begin(), own.end());
+    std::vector<std::vector<Slice>> batchMasks(static_cast<size_t>(B), mask);
+    for (size_t b = 0; b < batchMasks.size() && !samples.empty(); ++b) {
+      const std::vector<Slice>& sampleMask = samples[static_cast<size_t>(firstSample) + b];
+      batchMasks[b].insert(batchMasks[b].end(), sampleMask.begin(), sampleMask.end());
     }
-    return all;
+    return batchMasks;
   }
 };
 
 /// Gives some slices of the mask to some batch elements only; a few see what others do.
 void divideMask(Case& c, Random& random) {
-  c.firstSample = pick(random, 0, 2);
+  c.firstSample = randomInt(random, 0, 2);
   c.samples.resize(static_cast<size_t>(c.firstSample + c.B));
-  std::vector<Slice> shared;
+  std::vector<Slice> commonSlices;
   for (const Slice& slice : c.mask) {
-    if (pick(random, 0, 2) == 0) {
-      shared.push_back(slice);
+    if (randomInt(random, 0, 2) == 0) {
+      commonSlices.push_back(slice);
       continue;
     }
-    for (std::vector<Slice>& own : c.samples) {
-      if (pick(random, 0, 1) == 0) own.push_back(slice);
+    for (std::vector<Slice>& sampleMask : c.samples) {
+      if (randomInt(random, 0, 1) == 0) sampleMask.push_back(slice);
     }
   }
-  if (pick(random, 0, 3) == 0) c.samples.back() = c.samples[static_cast<size_t>(c.firstSample)];
-  c.mask = shared;
+  if (randomInt(random, 0, 3) == 0) c.samples.back() = c.samples[static_cast<size_t>(c.firstSample)];
+  c.mask = commonSlices;
 }
 
 Case randomCase(Random& random) {
   const int64_t depths[] = {1, 3, 8, 16, 33, 64, 64, 80, 128, 128, 256};
-  const int64_t n = pick(random, 1, pick(random, 0, 3) == 0 ? 700 : 150);
+  const int64_t n = randomInt(random, 1, randomInt(random, 0, 3) == 0 ? 700 : 150);
   Case c;
-  c.B = pick(random, 1, 2);
-  c.Hkv = pick(random, 1, 2);
-  c.H = c.Hkv * pick(random, 1, 3);
-  c.D = depths[pick(random, 0, 10)];
+  c.B = randomInt(random, 1, 2);
+  c.Hkv = randomInt(random, 1, 2);
+  c.H = c.Hkv * randomInt(random, 1, 3);
+  c.D = depths[randomInt(random, 0, 10)];
   c.q = randomSpans(random, n);
   c.k = randomSpans(random, n);
-  if (pick(random, 0, 5) == 0) {  // few queries and many keys, which are read in parts
-    c.q = {{pick(random, 0, n - 1), pick(random, 1, 20), 1}};
-    c.k = {{0, pick(random, 1, 3000), 1}};
+  if (randomInt(random, 0, 5) == 0) {  // few queries and many keys, which are read in parts
+    c.q = {{randomInt(random, 0, n - 1), randomInt(random, 1, 20), 1}};
+    c.k = {{0, randomInt(random, 1, 3000), 1}};
   }
   c.mask = randomMask(random, n, c.k.size() == 1 ? c.k[0].start + c.k[0].length : n);
-  c.type = static_cast<DType>(pick(random, 0, 2));
-  c.keyType = pick(random, 0, 3) != 0 ? c.type : static_cast<DType>(pick(random, 0, 2));
-  c.layout = static_cast<Layout>(pick(random, 0, 3));
-  c.keyLayout = static_cast<Layout>(pick(random, 0, 3));
-  c.magnitude = pick(random, 0, 4) == 0 ? 30 : 1;
-  c.poison = static_cast<int>(pick(random, 0, 3));
-  c.folds = static_cast<int>(pick(random, 1, 4));
+  c.type = static_cast<DType>(randomInt(random, 0, 2));
+  c.keyType = randomInt(random, 0, 3) != 0 ? c.type : static_cast<DType>(randomInt(random, 0, 2));
+  c.layout = static_cast<Layout>(randomInt(random, 0, 3));
+  c.keyLayout = static_cast<Layout>(randomInt(random, 0, 3));
+  c.magnitude = randomInt(random, 0, 4) == 0 ? 30 : 1;
+  c.poison = static_cast<int>(randomInt(random, 0, 3));
+  c.folds = static_cast<int>(randomInt(random, 1, 4));
   c.firstSample = 0;
-  if (pick(random, 0, 3) == 0) {  // many short sequences
-    c.B = pick(random, 14, 40);
-    c.D = depths[pick(random, 0, 7)];
-    const int64_t length = pick(random, 1, 16);
+  if (randomInt(random, 0, 3) == 0) {  // many short sequences
+    c.B = randomInt(random, 14, 40);
+    c.D = depths[randomInt(random, 0, 7)];
+    const int64_t length = randomInt(random, 1, 16);
     c.q = randomSpans(random, length);
     c.k = randomSpans(random, length);
     c.mask = randomMask(random, length, length);
-    if (pick(random, 0, 1) == 0) return c;
+    if (randomInt(random, 0, 1) == 0) return c;
   }
-  if (pick(random, 0, 2) == 0) {
-    c.B = pick(random, 1, 4);
+  if (randomInt(random, 0, 2) == 0) {
+    c.B = randomInt(random, 1, 4);
     divideMask(c, random);
   }
   return c;
@@ -113,68 +113,69 @@ struct Tensors {
       : q(c.type, {c.B, c.H, c.rows(), c.D}, c.layout),
         k(c.keyType, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
         v(c.keyType, {c.B, c.Hkv, c.keys(), c.D}, c.keyLayout),
-        dOut(pick(random, 0, 1) ? DType::Float32 : c.type, {c.B, c.H, c.rows(), c.D}, c.layout) {
+        dOut(randomInt(random, 0, 1) ? DType::Float32 : c.type, {c.B, c.H, c.rows(), c.D}, c.layout) {
     q.randomize(random, c.magnitude);
     k.randomize(random, 1);
     v.randomize(random, 1);
     dOut.randomize(random, 1);
-    const auto qAt = positions(c.q), kAt = positions(c.k);
-    const auto poisonIn = [&](int64_t b, Tensor& x, int64_t s) { x.set(b, 0, s, pick(random, 0, c.D - 1), NAN); };
+    const auto queryPositions = positions(c.q), keyPositions = positions(c.k);
+    const auto poisonIn = [&](int64_t b, Tensor& x, int64_t s) { x.set(b, 0, s, randomInt(random, 0, c.D - 1), NAN); };
     const auto poison = [&](Tensor& x, int64_t s) {
       for (int64_t b = 0; b < c.B; ++b) poisonIn(b, x, s);
     };
     const std::vector<std::vector<Slice>> masks = c.masks();
     for (int64_t b = 0; b < c.B && c.poison == 1; ++b) {
       for (int64_t j = 0; j < c.keys(); ++j) {
-        bool seen = false;
-        for (int64_t i : qAt) {
-          for (const Slice& s : masks[static_cast<size_t>(b)]) seen |= isVisible(s, i, kAt[static_cast<size_t>(j)]);
+        bool isSeen = false;
+        for (int64_t i : queryPositions) {
+          for (const Slice& s : masks[static_cast<size_t>(b)])
+            isSeen |= isVisible(s, i, keyPositions[static_cast<size_t>(j)]);
         }
-        if (!seen) poisonIn(b, k, j), poisonIn(b, v, j);
+        if (!isSeen) poisonIn(b, k, j), poisonIn(b, v, j);
       }
     }
     for (int t = 0; t < 2 && c.poison == 2 && c.keys() > 0; ++t) {
-      poison(t == 0 ? k : v, pick(random, 0, c.keys() - 1));
+      poison(t == 0 ? k : v, randomInt(random, 0, c.keys() - 1));
     }
     for (int t = 0; t < 2 && c.poison == 3 && c.rows() > 0; ++t) {
-      poison(t == 0 ? q : dOut, pick(random, 0, c.rows() - 1));
+      poison(t == 0 ? q : dOut, randomInt(random, 0, c.rows() - 1));
     }
   }
 };
 
 /// The spans of local keys [first, first + count).
 std::vector<Span> clip(const std::vector<Span>& spans, int64_t first, int64_t count) {
-  std::vector<Span> some;
+  std::vector<Span> clipped;
   int64_t offset = 0;
   for (const Span& s : spans) {
     const int64_t from = std::max<int64_t>(0, first - offset), to = std::min(s.length, first + count - offset);
-    if (from < to) some.push_back({s.start + from * s.step, to - from, s.step});
+    if (from < to) clipped.push_back({s.start + from * s.step, to - from, s.step});
     offset += s.length;
   }
-  return some;
+  return clipped;
 }
 
 /// Largest error relative to the largest value (or sum of terms), over its bound; a NaN on one side alone is a failure.
-void compare(const char* what, const Tensor& got, const std::vector<double>& want, double bound, const char* where,
-             double terms = 0) {
-  double largest = std::max(terms, 1e-3), error = 0;
-  for (double x : want) largest = std::isfinite(x) ? std::max(largest, std::fabs(x)) : largest;
+void compare(const char* name, const Tensor& actual, const std::vector<double>& expected, double bound,
+             const char* context, double terms = 0) {
+  double maxValue = std::max(terms, 1e-3), error = 0;
+  for (double x : expected) maxValue = std::isfinite(x) ? std::max(maxValue, std::fabs(x)) : maxValue;
   size_t i = 0;
   int64_t nonFiniteMismatches = 0;
-  got.each([&](int64_t b, int64_t h, int64_t s, int64_t d) {
-    const double x = got.get(b, h, s, d), y = want[i++];
+  actual.forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) {
+    const double x = actual.get(b, h, s, d), y = expected[i++];
     if (!std::isfinite(x) || !std::isfinite(y)) {
       nonFiniteMismatches += !(x == y || (std::isnan(x) && std::isnan(y)));
     } else {
       error = std::max(error, std::fabs(x - y));
     }
   });
-  error /= largest * bound;
-  worst[what] = std::max(worst[what], error);
-  EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite in one result only\n", where, what,
+  error /= maxValue * bound;
+  worstErrors[name] = std::max(worstErrors[name], error);
+  EXPECT(nonFiniteMismatches == 0, "%s: %s: %ld elements are NaN or infinite in one result only\n", context, name,
          nonFiniteMismatches);
-  EXPECT(error <= 1, "%s: %s: error is %.2f times the bound\n", where, what, error);
-  EXPECT(got.paddingIntact(), "%s: %s: out-of-bounds write\n", where, what);
+  EXPECT(error <= 1, "%s: %s: error is %.2f times the bound\n", context, name, error);
+  EXPECT(actual.paddingIntact(), "%s: %s: out-of-bounds write\n", context, name);
 }
 
 struct Results {
@@ -192,7 +193,7 @@ struct Results {
 
 void runCase(const Case& c, const Tensors& t, const Reference& r, Results& x, Isa isa, Pool& pool, float scale) {
   Tensor lse(x.lse), delta(x.lse);
-  lse.each([&](int64_t b, int64_t h, int64_t s, int64_t) {
+  lse.forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t) {
     const size_t i = static_cast<size_t>((b * c.H + h) * c.rows() + s);
     lse.set(b, h, s, 0, r.lse[i]);
     delta.set(b, h, s, 0, r.delta[i]);
@@ -221,14 +222,14 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
     if (r.lse[i] == -INFINITY) std::fill_n(out.begin() + static_cast<int64_t>(i) * c.D, c.D, NAN);
   }
   // Float32 rounds a score to about 1e-7 of the largest partial sum; weights inherit that absolute error.
-  const double exact = 2e-6 + 4e-7 * r.largestScore;
+  const double float32Bound = 2e-6 + 4e-7 * r.largestScore;
   for (Isa isa : supportedIsas()) {
     // Products of bfloat16 round weights and their gradients to it: half a unit, 2⁻⁹, of each term.
     const bool isBf16 = c.type == DType::BFloat16 && c.keyType == DType::BFloat16;
-    const bool paired = isBf16 && isa >= Isa::Avx512Bf16 && isa != Isa::Neon;
-    const double bound = exact + (paired ? 0x1p-8 : 0);
-    char where[200];
-    std::snprintf(where, sizeof where,
+    const bool isPaired = isBf16 && isa >= Isa::Avx512Bf16 && isa != Isa::Neon;
+    const double bound = float32Bound + (isPaired ? 0x1p-8 : 0);
+    char context[200];
+    std::snprintf(context, sizeof context,
                   "case %d (%s: B%ld H%ld/%ld Sq%ld Sk%ld D%ld %s/%s layout %d/%d poison %d folds %d samples %zu)",
                   index, isaName(isa), c.B, c.H, c.Hkv, c.rows(), c.keys(), c.D, dtypeName(c.type),
                   dtypeName(c.keyType), static_cast<int>(c.layout), static_cast<int>(c.keyLayout), c.poison, c.folds,
@@ -236,14 +237,14 @@ void checkCase(int index, const Case& c, const Tensors& t, const std::vector<Poo
     Results first(c), second(c);
     runCase(c, t, r, first, isa, *pools[0], scale);
     runCase(c, t, r, second, isa, *pools[static_cast<size_t>(index) % (pools.size() - 1) + 1], scale);
-    compare("out", first.out, out, bound, where);
-    compare("lse", first.lse, r.lse, 1e-6, where);
-    compare("dq", first.dq, r.dq, bound, where, r.dqTerms);
-    compare("dk", first.dk, r.dk, bound, where, r.dkTerms);
-    compare("dv", first.dv, r.dv, bound, where);
+    compare("out", first.out, out, bound, context);
+    compare("lse", first.lse, r.lse, 1e-6, context);
+    compare("dq", first.dq, r.dq, bound, context, r.dqTerms);
+    compare("dk", first.dk, r.dk, bound, context, r.dkTerms);
+    compare("dv", first.dv, r.dv, bound, context);
     EXPECT(first.out.sameBits(second.out) && first.lse.sameBits(second.lse) && first.dq.sameBits(second.dq) &&
                first.dk.sameBits(second.dk) && first.dv.sameBits(second.dv),
-           "%s: the result depends on the number of threads\n", where);
+           "%s: the result depends on the number of threads\n", context);
   }
 }
 
@@ -256,14 +257,14 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "--bench") return bench(argc - 2, argv + 2);
   const int seed = argc > 1 ? std::atoi(argv[1]) : 1, cases = argc > 2 ? std::atoi(argv[2]) : 400;
   failures = checkBasics();
-  Pool one(1), two(2), five(5);
+  Pool pool1(1), pool2(2), pool5(5);
   for (int i = 0; i < cases; ++i) {
     Random random(static_cast<uint32_t>(seed * 1'000'003 + i));
     const Case c = randomCase(random);
-    checkCase(i, c, Tensors(c, random), {&one, &two, &five});
+    checkCase(i, c, Tensors(c, random), {&pool1, &pool2, &pool5});
   }
-  for (const auto& [what, error] : worst)
-    std::printf("%-4s largest error is %.2f times the bound\n", what.c_str(), error);
+  for (const auto& [name, error] : worstErrors)
+    std::printf("%-4s largest error is %.2f times the bound\n", name.c_str(), error);
   std::printf("%d cases, %d failures\n", cases, failures);
   return failures == 0 ? 0 : 1;
 }

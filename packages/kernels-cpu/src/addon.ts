@@ -23,7 +23,7 @@ export function loadCpu(path: string = addonPath): CpuAddon {
     packageName: "@mosaic/kernels-cpu",
     description: "the native CPU device",
     path,
-    protocol: 4, // `kProtocol` in native/binding/addon.h
+    protocol: 4, // `kBindingVersion` in native/binding/addon.h
     requirements: "g++ and CMake",
   });
 }

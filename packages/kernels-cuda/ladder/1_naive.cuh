@@ -18,12 +18,12 @@ DEVICE void naive(const Problem& p) {
   if (row >= p.rows) return;
   const uint16_t* q = p.q + row * kColumns;
   const float scale = p.scale * mosaic::cuda::kLog2e;  // powers of two are what the hardware has
-  float top = -infinity();
-  for (int key = 0; key < p.keys; key++) top = fmaxf(top, scale * dot(q, p.k + key * kColumns));
+  float maxScore = -infinity();
+  for (int key = 0; key < p.keys; key++) maxScore = fmaxf(maxScore, scale * dot(q, p.k + key * kColumns));
 
   float sum = 0.f, acc[kColumns] = {};
   for (int key = 0; key < p.keys; key++) {
-    const float weight = fastExp2(scale * dot(q, p.k + key * kColumns) - top);
+    const float weight = fastExp2(scale * dot(q, p.k + key * kColumns) - maxScore);
     sum += weight;
     for (int c = 0; c < kColumns; c++) acc[c] += weight * widen<bf16>(load(p.v + key * kColumns + c));
   }

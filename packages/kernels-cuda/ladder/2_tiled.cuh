@@ -15,12 +15,12 @@ DEVICE SharedAddress elementAt(SharedAddress tile, int key, int c) { return tile
 /// A block has as many threads as rows.
 DEVICE void tiled(const Problem& p) {
   const int row = blockIdx.x * kTileRows + threadIdx.x;
-  const bool real = row < p.rows;
+  const bool isInBounds = row < p.rows;
   const float scale = p.scale * mosaic::cuda::kLog2e;
   const SharedAddress k = sharedBase(), v = k + kTiledBytes / 2;
-  float q[kColumns], acc[kColumns] = {}, top = -infinity(), sum = 0.f;
+  float q[kColumns], acc[kColumns] = {}, maxScore = -infinity(), sum = 0.f;
 #pragma unroll
-  for (int c = 0; c < kColumns; c++) q[c] = real ? widen<bf16>(load(p.q + row * kColumns + c)) : 0.f;
+  for (int c = 0; c < kColumns; c++) q[c] = isInBounds ? widen<bf16>(load(p.q + row * kColumns + c)) : 0.f;
 
   for (int key0 = 0; key0 < p.keys; key0 += kTileKeys) {
     const int keys = min(kTileKeys, p.keys - key0);
@@ -34,15 +34,15 @@ DEVICE void tiled(const Problem& p) {
       float score = 0.f;
 #pragma unroll
       for (int c = 0; c < kColumns; c++) score += q[c] * loadShared(elementAt(k, key, c));
-      const float now = fmaxf(top, scale * score), keep = fastExp2(top - now);
-      const float weight = fastExp2(scale * score - now);
-      top = now;
-      sum = sum * keep + weight;
+      const float newMax = fmaxf(maxScore, scale * score), decay = fastExp2(maxScore - newMax);
+      const float weight = fastExp2(scale * score - newMax);
+      maxScore = newMax;
+      sum = sum * decay + weight;
 #pragma unroll
-      for (int c = 0; c < kColumns; c++) acc[c] = acc[c] * keep + weight * loadShared(elementAt(v, key, c));
+      for (int c = 0; c < kColumns; c++) acc[c] = acc[c] * decay + weight * loadShared(elementAt(v, key, c));
     }
   }
-  if (!real) return;
+  if (!isInBounds) return;
 #pragma unroll
   for (int c = 0; c < kColumns; c++) store(p.out + row * kColumns + c, acc[c] / sum);
 }

@@ -32,7 +32,7 @@ DEVICE void tensorCores(const Problem& p) {
 #pragma unroll
     for (int i = 0; i < 4; i++) q[k][i] = pairAt(p.q, row + i % 2 * 8, p.rows, k * 16 + i / 2 * 8 + c0);
   }
-  float acc[kColumns / 8][4] = {}, top[2] = {-infinity(), -infinity()}, sum[2] = {}, keep[2];
+  float acc[kColumns / 8][4] = {}, maxScore[2] = {-infinity(), -infinity()}, sum[2] = {}, decay[2];
   for (int key0 = 0; key0 < p.keys; key0 += kStepKeys) {
     float s[kStepKeys / 8][4] = {};
 #pragma unroll
@@ -47,8 +47,8 @@ DEVICE void tensorCores(const Problem& p) {
         if (key0 + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    onlineSoftmax(s, p.scale, top, sum, keep);
-    scaleRows(acc, keep);
+    onlineSoftmax(s, p.scale, maxScore, sum, decay);
+    scaleRows(acc, decay);
 #pragma unroll
     for (int k = 0; k < kStepKeys / 16; k++) {
       const uint32_t weights[4] = {pack2<bf16>(s[2 * k][0], s[2 * k][1]), pack2<bf16>(s[2 * k][2], s[2 * k][3]),
@@ -57,19 +57,19 @@ DEVICE void tensorCores(const Problem& p) {
 #pragma unroll
       for (int n = 0; n < kColumns / 8; n++) {
         const int key = key0 + k * 16 + c0, c = n * 8 + g;
-        const uint32_t first = columnPairAt(p.v, key, p.keys, c), second = columnPairAt(p.v, key + 8, p.keys, c);
-        mma16x8x16<bf16>(acc[n], weights, first, second);
+        const uint32_t lowPair = columnPairAt(p.v, key, p.keys, c), highPair = columnPairAt(p.v, key + 8, p.keys, c);
+        mma16x8x16<bf16>(acc[n], weights, lowPair, highPair);
       }
     }
   }
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const float all = quadSum(sum[h]);
+    const float rowSum = quadSum(sum[h]);
     if (row + h * 8 >= p.rows) continue;
 #pragma unroll
     for (int n = 0; n < kColumns / 8; n++) {
       auto* out = reinterpret_cast<float2*>(p.out + (row + h * 8) * kColumns + n * 8 + c0);
-      store(out, make_float2(acc[n][h * 2] / all, acc[n][h * 2 + 1] / all));
+      store(out, make_float2(acc[n][h * 2] / rowSum, acc[n][h * 2 + 1] / rowSum));
     }
   }
 }

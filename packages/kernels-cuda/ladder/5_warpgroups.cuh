@@ -32,10 +32,10 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
   const auto start = [&](int step) {
     if (threadIdx.x != 0 || step >= steps) return;
     pipeline.producerAcquire(step);
-    const SharedAddress full = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTile;
-    arriveExpectTx(full, kGroupStage);
-    loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, full);
-    loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, full);
+    const SharedAddress fullBarrier = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTile;
+    arriveExpectTx(fullBarrier, kGroupStage);
+    loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, fullBarrier);
+    loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, fullBarrier);
   };
   if (threadIdx.x == 0) {
     arriveExpectTx(ownFull, kPanelsBytes<kGroupRows, kColumns>);
@@ -45,7 +45,7 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
   awaitPhase(ownFull, 0);
 
   const int lane = threadIdx.x & 31, c0 = (lane & 3) * 2, row = row0 + (threadIdx.x >> 5) * 16 + (lane >> 2);
-  float s[kGroupKeys / 8][4], acc[kColumns / 8][4], top[2] = {-infinity(), -infinity()}, sum[2] = {}, keep[2];
+  float s[kGroupKeys / 8][4], acc[kColumns / 8][4], maxScore[2] = {-infinity(), -infinity()}, sum[2] = {}, decay[2];
   uint32_t weights[kGroupKeys / 16][4];
   clear(acc);
   for (int step = 0; step < steps; step++) {
@@ -61,8 +61,8 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
         if (step * kGroupKeys + n * 8 + c0 + i % 2 >= p.keys) s[n][i] = -infinity();
       }
     }
-    onlineSoftmax(s, p.scale, top, sum, keep);
-    scaleRows(acc, keep);
+    onlineSoftmax(s, p.scale, maxScore, sum, decay);
+    scaleRows(acc, decay);
     packRows<bf16>(weights, s);
     fenceWgmma();
     startMatmul<bf16>(acc, weights, pipeline.tile(step) + kGroupTile);
@@ -73,12 +73,12 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
   }
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const float all = quadSum(sum[h]);
+    const float rowSum = quadSum(sum[h]);
     if (row + h * 8 >= p.rows) continue;
 #pragma unroll
     for (int n = 0; n < kColumns / 8; n++) {
       auto* out = reinterpret_cast<float2*>(p.out + (row + h * 8) * kColumns + n * 8 + c0);
-      store(out, make_float2(acc[n][h * 2] / all, acc[n][h * 2 + 1] / all));
+      store(out, make_float2(acc[n][h * 2] / rowSum, acc[n][h * 2 + 1] / rowSum));
     }
   }
 }

@@ -25,9 +25,9 @@ struct Inputs {
 
   Inputs(int rows, int keys) : rows(rows), keys(keys) {
     std::mt19937 random(1);
-    std::normal_distribution<float> normal;
+    std::normal_distribution<float> distribution;
     for (auto* x : {&q, &k, &v}) {
-      for (uint16_t& bits : *x) bits = narrow<bf16>(normal(random));
+      for (uint16_t& bits : *x) bits = narrow<bf16>(distribution(random));
     }
   }
   void clear() {
@@ -37,10 +37,10 @@ struct Inputs {
 };
 
 /// ‖out − reference‖ / ‖reference‖, the reference in float64.
-double errorOf(const Inputs& x) {
-  double difference = 0, size = 0;
+double relativeError(const Inputs& x) {
+  double difference = 0, squaredNorm = 0;
   for (int i = 0; i < x.rows; i++) {
-    std::vector<double> weight(static_cast<size_t>(x.keys)), exact(kColumns);
+    std::vector<double> weight(static_cast<size_t>(x.keys)), expected(kColumns);
     double sum = 0;
     for (int j = 0; j < x.keys; j++) {
       double score = 0;
@@ -49,28 +49,28 @@ double errorOf(const Inputs& x) {
       sum += weight[j] = std::exp(score * x.scale);
     }
     for (int c = 0; c < kColumns; c++) {
-      for (int j = 0; j < x.keys; j++) exact[c] += weight[j] / sum * widen<bf16>(x.v[j * kColumns + c]);
-      difference += std::pow(x.out[i * kColumns + c] - exact[c], 2);
-      size += exact[c] * exact[c];
+      for (int j = 0; j < x.keys; j++) expected[c] += weight[j] / sum * widen<bf16>(x.v[j * kColumns + c]);
+      difference += std::pow(x.out[i * kColumns + c] - expected[c], 2);
+      squaredNorm += expected[c] * expected[c];
     }
   }
-  return std::sqrt(difference / size);
+  return std::sqrt(difference / squaredNorm);
 }
 
-ladder::Problem problemOf(Inputs& x) {
+ladder::Problem makeProblem(Inputs& x) {
   return {x.q.data(), x.k.data(), x.v.data(), x.out.data(), x.rows, x.keys, x.scale};
 }
 
-TensorMap mapOf(const Memory<uint16_t>& x, int boxRows) {
+TensorMap makeTensorMap(const Memory<uint16_t>& x, int boxRows) {
   const int64_t rows = static_cast<int64_t>(x.size()) / kColumns, bytes = kColumns * 2;
   const auto* base = reinterpret_cast<const char*>(x.data());
-  const emulated::EncodedTensorMap encoded{base, {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
+  const emulated::EncodedTensorMap encodedMap{base, {kColumns, rows, 1, 1}, {2, bytes, 0, 0}, boxRows};
   TensorMap map;
-  std::memcpy(&map, &encoded, sizeof encoded);
+  std::memcpy(&map, &encodedMap, sizeof encodedMap);
   return map;
 }
 
-cuda::AttendParameters parametersOf(Inputs& x) {
+cuda::AttendParameters makeParameters(Inputs& x) {
   cuda::AttendParameters p{};
   const auto matrix = [](const Memory<uint16_t>& m) {
     return cuda::Matrix{m.data(), 0, 0, kColumns, DType::BFloat16, true};
@@ -97,32 +97,34 @@ struct Block {
 template <class Kernel, class Parameters>
 void runKernel(int rung, Inputs& x, Kernel kernel, const Parameters& p, const Block& block) {
   x.clear();
-  emulated::Stats& count = emulated::stats;
-  for (auto* each : {&count.globalBytes, &count.sharedBytes, &count.ldmatrix, &count.conflicts}) each->store(0);
-  for (auto* each : {&count.mma, &count.wgmma}) each->store(0);
+  emulated::Stats& stats = emulated::stats;
+  for (auto* counter : {&stats.globalBytes, &stats.sharedBytes, &stats.ldmatrix, &stats.conflicts}) counter->store(0);
+  for (auto* counter : {&stats.mma, &stats.wgmma}) counter->store(0);
   const auto blocks = static_cast<unsigned>((x.rows + block.rows - 1) / block.rows);
   emulated::launch(kernel, {{blocks, 1, 1}, {static_cast<unsigned>(block.threads), 1, 1}, block.sharedBytes, &p}, p);
-  std::printf("{\"rung\":%d,\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,", rung, errorOf(x),
-              count.globalBytes.load(), count.sharedBytes.load());
-  std::printf("\"ldmatrix\":%lu,\"conflicts\":%lu,\"mma\":%lu,\"wgmma\":%lu}\n", count.ldmatrix.load(),
-              count.conflicts.load(), count.mma.load(), count.wgmma.load());
+  std::printf("{\"rung\":%d,\"error\":%.2e,\"deviceBytes\":%lu,\"sharedBytes\":%lu,", rung, relativeError(x),
+              stats.globalBytes.load(), stats.sharedBytes.load());
+  std::printf("\"ldmatrix\":%lu,\"conflicts\":%lu,\"mma\":%lu,\"wgmma\":%lu}\n", stats.ldmatrix.load(),
+              stats.conflicts.load(), stats.mma.load(), stats.wgmma.load());
 }
 
 void runAll(int rows, int keys) {
   Inputs x(rows, keys);
-  const ladder::Problem p = problemOf(x);
+  const ladder::Problem p = makeProblem(x);
   runKernel(1, x, rung1, p, {64, 64, 0});
   runKernel(2, x, rung2, p, {64, 64, ladder::kTiledBytes});
   runKernel(3, x, rung3, p, {16, 32, 0});
   constexpr cuda::BlockShape shape = cuda::forwardShape(64);
-  runKernel(4, x, rung4, parametersOf(x), {shape.own, shape.threads(), cuda::forwardBytes(64)});
+  runKernel(4, x, rung4, makeParameters(x), {shape.ownTile, shape.threads(), cuda::forwardBytes(64)});
   constexpr int kRows = ladder::kGroupRows, kKeys = ladder::kGroupKeys;
-  const ladder::MappedProblem mapped{mapOf(x.q, kRows), mapOf(x.k, kKeys), mapOf(x.v, kKeys), p};
-  runKernel(5, x, rung5, mapped, {kRows, 128, ladder::kGroupBytes});
-  constexpr cuda::HopperShape wide = cuda::forwardHopperShape(64);
-  const cuda::AttendHopperParameters all{mapOf(x.q, wide.own), mapOf(x.k, wide.other), mapOf(x.v, wide.other),
-                                         parametersOf(x)};
-  runKernel(6, x, rung6, all, {wide.own, wide.threads(), cuda::forwardHopperBytes(64)});
+  const ladder::MappedProblem mappedProblem{makeTensorMap(x.q, kRows), makeTensorMap(x.k, kKeys),
+                                            makeTensorMap(x.v, kKeys), p};
+  runKernel(5, x, rung5, mappedProblem, {kRows, 128, ladder::kGroupBytes});
+  constexpr cuda::HopperShape hopperShape = cuda::forwardHopperShape(64);
+  const cuda::AttendHopperParameters hopperParameters{makeTensorMap(x.q, hopperShape.ownTile),
+                                                      makeTensorMap(x.k, hopperShape.stepTile),
+                                                      makeTensorMap(x.v, hopperShape.stepTile), makeParameters(x)};
+  runKernel(6, x, rung6, hopperParameters, {hopperShape.ownTile, hopperShape.threads(), cuda::forwardHopperBytes(64)});
 }
 
 }  // namespace

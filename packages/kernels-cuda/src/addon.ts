@@ -28,7 +28,7 @@ function loadCuda(path: string = addonPath): CudaAddon {
     packageName: "@mosaic/kernels-cuda",
     description: "the native CUDA device",
     path,
-    protocol: 2, // `kProtocol` in native/binding/addon.h
+    protocol: 2, // `kBindingVersion` in native/binding/addon.h
     requirements: "g++ and CMake; nvcc for the kernels",
   });
 }

@@ -40,7 +40,7 @@ export const faults: readonly Fault[] = [
   { name: "last tile left out", file: WALK, old: "if (key0 < end) return", wrong: "if (key0 + SIZE < end) return" },
   { name: "next part left out", file: WALK, old: "part++;\n    seek();", wrong: "part = lastPart;" },
   { name: "sum seeded in four lanes", file: ONLINE, old: "(lane & 3) == 0 ? 1.f : 0.f", wrong: "1.f" },
-  { name: "−∞ − −∞", file: ONLINE, old: "now == -infinity() ? 0.f : now", wrong: "now" },
+  { name: "−∞ − −∞", file: ONLINE, old: "newMax == -infinity() ? 0.f : newMax", wrong: "newMax" },
   { name: "wrong head of keys", file: FORWARD, old: "headK = head / p.group", wrong: "headK = head % p.group" },
   { name: "backward: no barrier, by keys", file: BACKWARD, old: SYNC, wrong: ";" },
   { name: "backward: no barrier, by queries", file: BACKWARD, old: SYNC, wrong: ";", nth: 1 },
@@ -52,7 +52,7 @@ export const faults: readonly Fault[] = [
     wrong: "n * 8 + e + 1 < begin",
   },
   { name: "backward: lse in one stage", file: BACKWARD, old: "(step & 1) * RowStatistics::kBytes", wrong: "0" },
-  { name: "first row not beyond", file: VISIBLE, old: "ahead / edge.slope) + 1", wrong: "ahead / edge.slope)" },
+  { name: "first row not beyond", file: VISIBLE, old: "distance / edge.slope) + 1", wrong: "distance / edge.slope)" },
 ];
 
 const PANELS = "hopper_tile.cuh";
@@ -171,7 +171,12 @@ export const hopperFaults: readonly Fault[] = [
     old: "releaseRegisters<Forward::kShape.producerRegisters()>();",
     wrong: "",
   },
-  { name: "wrong head of keys", file: HOPPER, old: "own.head / p.base.group", wrong: "own.head % p.base.group" },
+  {
+    name: "wrong head of keys",
+    file: HOPPER,
+    old: "ownRange.head / p.base.group",
+    wrong: "ownRange.head % p.base.group",
+  },
   { name: "masked a tile late", file: WALK, old: "key0 + SIZE > fullEnd", wrong: "key0 > fullEnd" },
   {
     name: "backward: lse in one stage",

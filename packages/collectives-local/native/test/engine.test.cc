@@ -52,12 +52,12 @@ void testGatherScatter(uint32_t n, uint64_t share) {
     CollectiveCall gather = collective(OpKind::AllGather, share);
     gather.in = bytes(in[r]);
     gather.out = bytes(all[r]);
-    gather.send.assign(n, share);
+    gather.sendCounts.assign(n, share);
     world.ranks[r].postAndWait(gather);
     CollectiveCall scatter = collective(OpKind::ReduceScatter, n * share);
     scatter.in = bytes(all[r]);
     scatter.out = bytes(part[r]);
-    scatter.send.assign(n, share);
+    scatter.sendCounts.assign(n, share);
     scatter.reduce = ReduceOp::Mean;
     world.ranks[r].postAndWait(scatter);
   }
@@ -164,7 +164,7 @@ void testNothingIsReduced() {
     Group group;
     for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
     const CollectiveCall call = collective(OpKind::AllReduce, 0);
-    for (const Stage& stage : scheduleOf(group, call, signatureOf(group, call)).stages) {
+    for (const Stage& stage : buildSchedule(group, call, makeSignature(group, call)).stages) {
       check(!stage.reduction, "an empty allReduce reduces nothing");
       check(stage.receives.size() == n - 1, "its messages are compared all the same");
     }
@@ -183,7 +183,7 @@ std::map<std::pair<uint32_t, uint32_t>, int> gatherByHost(const std::vector<uint
     group.hosts = hosts;
     for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
     const CollectiveCall call = allReduce(x[rank]);
-    schedules.push_back(scheduleOf(group, call, signatureOf(group, call)));
+    schedules.push_back(buildSchedule(group, call, makeSignature(group, call)));
     const Stage& scatter = schedules.back().stages[0];
     for (uint64_t i = 0; i < scatter.reduction->count; i++) {
       reinterpret_cast<float*>(scatter.reduction->out)[i] = static_cast<float>(rank);

@@ -65,7 +65,7 @@ class Calls {
     CollectiveCall call = collective(OpKind::AllGather, count);
     call.in = bytes(*in);
     call.out = bytes(*out);
-    call.send.assign(size_, count);
+    call.sendCounts.assign(size_, count);
     rank_.postAndWait(call);
   }
   /// To the next rank, from the one before: a step of a ring.
@@ -105,7 +105,7 @@ void useWorld(uint32_t seed) {
           wanted++;
           rank.engine->stopTrace([&](std::vector<TraceRecord>) { traces++; });
         }
-        if (own() % 8 == 0) rank.engine->payloadOf(0);
+        if (own() % 8 == 0) rank.engine->getPayload(0);
         if (own() % 16 == 0) rank.device->synchronize();
       }
     } catch (const Failure&) {

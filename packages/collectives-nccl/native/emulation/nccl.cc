@@ -17,7 +17,7 @@
 MOSAIC_NCCL(EMULATED_DECLARE)
 
 using emulated_nccl::Communicator;
-using emulated_nccl::Kind;
+using emulated_nccl::TransferKind;
 using emulated_nccl::Work;
 
 namespace {
@@ -32,7 +32,7 @@ struct Group {
 
 thread_local Group group;
 
-std::string hex(const void* data, size_t length) {
+std::string toHex(const void* data, size_t length) {
   std::string text;
   for (size_t i = 0; i < length; i++) {
     const uint8_t byte = static_cast<const uint8_t*>(data)[i];
@@ -51,36 +51,37 @@ template <typename Add>
 ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
   if (!comm) return recordError(ncclInvalidArgument);
   // As NCCL does: a call before the last has had its effect is a mistake.
-  if (comm->of->state != ncclSuccess) return recordError(ncclInvalidArgument);
-  const bool isSingleCall = group.depth == 0;
-  if (isSingleCall) ncclGroupStart();
-  const std::pair<Communicator*, void*> key{comm->of.get(), stream};
-  if (!group.work.contains(key)) group.order.emplace_back(comm->of, stream);
-  add(*comm->of, group.work[key]);
-  return isSingleCall ? ncclGroupEnd() : ncclSuccess;
+  if (comm->communicator->state != ncclSuccess) return recordError(ncclInvalidArgument);
+  const bool isImplicitGroup = group.depth == 0;
+  if (isImplicitGroup) ncclGroupStart();
+  const std::pair<Communicator*, void*> key{comm->communicator.get(), stream};
+  if (!group.work.contains(key)) group.order.emplace_back(comm->communicator, stream);
+  add(*comm->communicator, group.work[key]);
+  return isImplicitGroup ? ncclGroupEnd() : ncclSuccess;
 }
 
 /// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
 ncclResult_t checkConfig(const ncclConfig_t& config) {
   if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
   const auto isValidCtaCount = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
-  const bool fits =
+  const bool hasValidCtas =
       isValidCtaCount(config.minCTAs) && isValidCtaCount(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
-  return fits ? ncclSuccess : ncclInvalidArgument;
+  return hasValidCtas ? ncclSuccess : ncclInvalidArgument;
 }
 
-uint8_t* bytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
+uint8_t* toBytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
 
-void addTransfer(Communicator& comm, Work& work, Kind kind, bool send, uint32_t peer, void* data, size_t count) {
-  const uint32_t from = send ? comm.rank : peer, to = send ? peer : comm.rank;
-  work.transfers.push_back({kind, send, comm.lane(from, to, kind != Kind::Message), bytes(data), count});
+void addTransfer(Communicator& comm, Work& work, TransferKind kind, bool isSend, uint32_t peer, void* data,
+                 size_t count) {
+  const uint32_t from = isSend ? comm.rank : peer, to = isSend ? peer : comm.rank;
+  work.transfers.push_back({kind, isSend, comm.getLane(from, to, kind != TransferKind::Message), toBytes(data), count});
 }
 
 }  // namespace
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int* version) { return *version = emulated_nccl::version(), ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) { return *version = emulated_nccl::configuredVersion(), ncclSuccess; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return emulated_nccl::createUniqueId(*id); }
 
@@ -95,71 +96,76 @@ const char* ncclGetLastError(ncclComm_t) { return ""; }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (ranks > static_cast<int>(emulated_nccl::kMaxRanks) || rank < 0 || rank >= ranks) return ncclInvalidArgument;
   if (checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
-  auto created = std::make_shared<Communicator>();
-  created->name = "/nccl-emulated-" + hex(id.internal, 16);
-  created->size = static_cast<uint32_t>(ranks);
-  created->rank = static_cast<uint32_t>(rank);
-  created->blocking = config->blocking != 0;
-  created->listener = emulated_nccl::Listener::open();
-  if (!created->listener) return ncclInvalidUsage;
-  *comm = new ncclComm{created};
-  return created->runAsync([created = created.get(), id] {
-    created->endpoints =
-        emulated_nccl::exchangeEndpoints(id, created->size, created->rank, created->listener->endpoint(),
-                                         created->stopped);
-    if (created->endpoints.empty()) return created->stopped ? ncclInProgress : ncclRemoteError;
-    return created->attach();
+  auto communicator = std::make_shared<Communicator>();
+  communicator->name = "/nccl-emulated-" + toHex(id.internal, 16);
+  communicator->size = static_cast<uint32_t>(ranks);
+  communicator->rank = static_cast<uint32_t>(rank);
+  communicator->isBlocking = config->blocking != 0;
+  communicator->listener = emulated_nccl::Listener::open();
+  if (!communicator->listener) return ncclInvalidUsage;
+  *comm = new ncclComm{communicator};
+  return communicator->runAsync([communicator = communicator.get(), id] {
+    communicator->endpoints = emulated_nccl::exchangeEndpoints(
+        id, communicator->size, communicator->rank, communicator->listener->endpoint(), communicator->isStopped);
+    if (communicator->endpoints.empty()) return communicator->isStopped ? ncclInProgress : ncclRemoteError;
+    return communicator->attach();
   });
 }
 
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
-  Communicator& parent = *comm->of;
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  Communicator& parent = *comm->communicator;
   if (parent.state != ncclSuccess || color < 0) return ncclInvalidArgument;
   if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
   // NCCL may deadlock then.
   if (parent.pendingLaunches > 0) return ncclInvalidUsage;
-  auto created = std::make_shared<Communicator>();
-  const int number = parent.splits++;
-  auto& split = parent.region->header().splits[number % emulated_nccl::kMaxSplits];
+  auto communicator = std::make_shared<Communicator>();
+  const int splitNumber = parent.splits++;
+  auto& split = parent.region->header().splits[splitNumber % emulated_nccl::kMaxSplits];
   split.color[parent.rank] = color;
   split.key[parent.rank] = key;
-  split.arrived++;
-  created->blocking = config ? config->blocking != 0 : parent.blocking;
+  split.arrivedCount++;
+  communicator->isBlocking = config ? config->blocking != 0 : parent.isBlocking;
   // The part exists once the whole has had its effect.
-  return parent.runAsync([&parent, &split, part, created, number, color] {
-    const uint32_t all = parent.size * (static_cast<uint32_t>(number) / emulated_nccl::kMaxSplits + 1);
-    const auto isReady = [&] { return split.arrived >= all && !emulated_nccl::isHangConfigured("split"); };
-    if (!parent.await(isReady)) return ncclInProgress;
+  return parent.runAsync([&parent, &split, newcomm, communicator, splitNumber, color] {
+    const uint32_t expectedCount = parent.size * (static_cast<uint32_t>(splitNumber) / emulated_nccl::kMaxSplits + 1);
+    const auto isReady = [&] {
+      return split.arrivedCount >= expectedCount && !emulated_nccl::isHangConfigured("split");
+    };
+    if (!parent.waitUntil(isReady)) return ncclInProgress;
     std::vector<std::pair<int, uint32_t>> members;
     for (uint32_t rank = 0; rank < parent.size; rank++) {
       if (split.color[rank] == color) members.emplace_back(split.key[rank], rank);
     }
     std::sort(members.begin(), members.end());
-    const auto isSelf = [&](const auto& each) { return each.second == parent.rank; };
-    const auto self = std::find_if(members.begin(), members.end(), isSelf);
-    created->name = parent.name + "-" + std::to_string(number) + "." + std::to_string(color);
-    created->size = static_cast<uint32_t>(members.size());
-    created->rank = static_cast<uint32_t>(self - members.begin());
-    created->listener = parent.listener;
-    for (const auto& [_, rank] : members) created->endpoints.push_back(parent.endpoints[rank]);
-    *part = new ncclComm{created};
-    const ncclResult_t result = created->runAsync([created = created.get()] { return created->attach(); });
+    const auto isSelf = [&](const auto& member) { return member.second == parent.rank; };
+    const auto ownMember = std::find_if(members.begin(), members.end(), isSelf);
+    communicator->name = parent.name + "-" + std::to_string(splitNumber) + "." + std::to_string(color);
+    communicator->size = static_cast<uint32_t>(members.size());
+    communicator->rank = static_cast<uint32_t>(ownMember - members.begin());
+    communicator->listener = parent.listener;
+    for (const auto& [_, rank] : members) communicator->endpoints.push_back(parent.endpoints[rank]);
+    *newcomm = new ncclComm{communicator};
+    const ncclResult_t result =
+        communicator->runAsync([communicator = communicator.get()] { return communicator->attach(); });
     return result == ncclInProgress ? ncclSuccess : result;
   });
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  auto of = comm->of.get();
-  if (of->state != ncclSuccess) return ncclInvalidArgument;
-  return of->runAsync([of] {
-    auto& finalized = of->region->header().finalized;
-    finalized++;
-    return of->await([&] { return finalized >= of->size && of->pendingLaunches == 0; }) ? ncclSuccess : ncclInProgress;
+  auto communicator = comm->communicator.get();
+  if (communicator->state != ncclSuccess) return ncclInvalidArgument;
+  return communicator->runAsync([communicator] {
+    auto& finalizedCount = communicator->region->header().finalizedCount;
+    finalizedCount++;
+    return communicator->waitUntil(
+               [&] { return finalizedCount >= communicator->size && communicator->pendingLaunches == 0; })
+               ? ncclSuccess
+               : ncclInProgress;
   });
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  comm->of->stop();
+  comm->communicator->stop();
   delete comm;
   return ncclSuccess;
 }
@@ -168,7 +174,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  return *error = comm->of->state, ncclSuccess;
+  return *error = comm->communicator->state, ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() { return group.depth++, ncclSuccess; }
@@ -188,35 +194,36 @@ ncclResult_t ncclGroupEnd() {
 }
 
 ncclResult_t ncclSend(const void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
-  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    addTransfer(of, work, Kind::Message, true, static_cast<uint32_t>(peer), bytes(data), count);
+  return enqueue(comm, stream, [&](Communicator& communicator, Work& work) {
+    addTransfer(communicator, work, TransferKind::Message, true, static_cast<uint32_t>(peer), toBytes(data), count);
   });
 }
 
 ncclResult_t ncclRecv(void* data, size_t count, int, int peer, ncclComm_t comm, void* stream) {
-  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    addTransfer(of, work, Kind::Message, false, static_cast<uint32_t>(peer), data, count);
+  return enqueue(comm, stream, [&](Communicator& communicator, Work& work) {
+    addTransfer(communicator, work, TransferKind::Message, false, static_cast<uint32_t>(peer), data, count);
   });
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, int, ncclComm_t comm, void* stream) {
-  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    work.copies.push_back({bytes(out) + of.rank * count, bytes(in), count});
-    for (uint32_t peer = 0; peer < of.size; peer++) {
-      if (peer == of.rank) continue;
-      addTransfer(of, work, Kind::Gather, true, peer, bytes(in), count);
-      addTransfer(of, work, Kind::Gather, false, peer, bytes(out) + peer * count, count);
+  return enqueue(comm, stream, [&](Communicator& communicator, Work& work) {
+    work.copies.push_back({toBytes(out) + communicator.rank * count, toBytes(in), count});
+    for (uint32_t peer = 0; peer < communicator.size; peer++) {
+      if (peer == communicator.rank) continue;
+      addTransfer(communicator, work, TransferKind::Gather, true, peer, toBytes(in), count);
+      addTransfer(communicator, work, TransferKind::Gather, false, peer, toBytes(out) + peer * count, count);
     }
   });
 }
 
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, int, int root, ncclComm_t comm, void* stream) {
-  return enqueue(comm, stream, [&](Communicator& of, Work& work) {
-    const auto from = static_cast<uint32_t>(root);
-    if (of.rank != from) return addTransfer(of, work, Kind::Broadcast, false, from, out, count);
-    work.copies.push_back({bytes(out), bytes(in), count});
-    for (uint32_t peer = 0; peer < of.size; peer++) {
-      if (peer != from) addTransfer(of, work, Kind::Broadcast, true, peer, bytes(in), count);
+  return enqueue(comm, stream, [&](Communicator& communicator, Work& work) {
+    const auto rootRank = static_cast<uint32_t>(root);
+    if (communicator.rank != rootRank)
+      return addTransfer(communicator, work, TransferKind::Broadcast, false, rootRank, out, count);
+    work.copies.push_back({toBytes(out), toBytes(in), count});
+    for (uint32_t peer = 0; peer < communicator.size; peer++) {
+      if (peer != rootRank) addTransfer(communicator, work, TransferKind::Broadcast, true, peer, toBytes(in), count);
     }
   });
 }

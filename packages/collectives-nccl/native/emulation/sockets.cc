@@ -23,7 +23,7 @@ namespace emulated_nccl {
 
 namespace {
 
-constexpr int kPollMs = 10;
+constexpr int kPollTimeoutMs = 10;
 constexpr size_t kRandomBytes = 16;
 
 /// What a rank leaves at the root.
@@ -38,45 +38,45 @@ struct Hello {
   uint32_t rank, collective;
 };
 
-std::string environment(const char* name) {
+std::string getEnvironment(const char* name) {
   const char* text = std::getenv(name);
   return text ? text : "";
 }
 
 /// NCCL_SOCKET_IFNAME: prefixes of names, or whole names after "=", or after "^" those that are not to be used.
-bool isChosen(const std::string& name, std::string names) {
-  if (names.empty()) return name != "lo" && name.rfind("docker", 0) != 0;
-  const bool excludes = names[0] == '^';
-  if (excludes) names.erase(0, 1);
-  const bool isExact = !names.empty() && names[0] == '=';
-  if (isExact) names.erase(0, 1);
-  std::istringstream list(names);
-  bool matches = false;
-  for (std::string each; std::getline(list, each, ',');) {
-    matches = matches || (isExact ? name == each : name.rfind(each, 0) == 0);
+bool isUsableInterface(const std::string& name, std::string patterns) {
+  if (patterns.empty()) return name != "lo" && name.rfind("docker", 0) != 0;
+  const bool isExclusion = patterns[0] == '^';
+  if (isExclusion) patterns.erase(0, 1);
+  const bool isExactMatch = !patterns.empty() && patterns[0] == '=';
+  if (isExactMatch) patterns.erase(0, 1);
+  std::istringstream stream(patterns);
+  bool isMatch = false;
+  for (std::string pattern; std::getline(stream, pattern, ',');) {
+    isMatch = isMatch || (isExactMatch ? name == pattern : name.rfind(pattern, 0) == 0);
   }
-  return matches != excludes;
+  return isMatch != isExclusion;
 }
 
 /// The address of the first interface that may be used; the loopback's where there is no other and none was named.
-std::optional<sockaddr_in> ownAddress() {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return std::nullopt;
-  const std::string names = environment("NCCL_SOCKET_IFNAME");
+std::optional<sockaddr_in> selectAddress() {
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return std::nullopt;
+  const std::string names = getEnvironment("NCCL_SOCKET_IFNAME");
   std::optional<sockaddr_in> selected, loopback;
-  for (const ifaddrs* each = all; each; each = each->ifa_next) {
-    if (!each->ifa_addr || each->ifa_addr->sa_family != AF_INET || !(each->ifa_flags & IFF_UP)) continue;
-    const auto& address = *reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
-    if (!selected && isChosen(each->ifa_name, names)) selected = address;
-    if (!loopback && (each->ifa_flags & IFF_LOOPBACK)) loopback = address;
+  for (const ifaddrs* interface = interfaces; interface; interface = interface->ifa_next) {
+    if (!interface->ifa_addr || interface->ifa_addr->sa_family != AF_INET || !(interface->ifa_flags & IFF_UP)) continue;
+    const auto& address = *reinterpret_cast<const sockaddr_in*>(interface->ifa_addr);
+    if (!selected && isUsableInterface(interface->ifa_name, names)) selected = address;
+    if (!loopback && (interface->ifa_flags & IFF_LOOPBACK)) loopback = address;
   }
-  freeifaddrs(all);
+  freeifaddrs(interfaces);
   return selected || !names.empty() ? selected : loopback;
 }
 
 /// A socket that listens on the chosen interface; -1 if there is none.
 int listenOnInterface(sockaddr_in& address) {
-  const auto selected = ownAddress();
+  const auto selected = selectAddress();
   if (!selected) return -1;
   address = *selected;
   address.sin_port = 0;
@@ -90,56 +90,58 @@ int listenOnInterface(sockaddr_in& address) {
   return -1;
 }
 
-void waitFor(int fd, short events) {
+void pollSocket(int fd, short events) {
   pollfd polled{fd, events, 0};
-  poll(&polled, 1, kPollMs);
+  poll(&polled, 1, kPollTimeoutMs);
 }
 
 /// All bytes, to or from a socket that does not block; false if the connection ends, or once stopped.
 template <typename TransferFunction>
-bool transferAll(int fd, size_t bytes, short events, const std::atomic<bool>& stopped, TransferFunction transfer) {
-  for (size_t done = 0; done < bytes && !stopped;) {
-    const ssize_t n = transfer(done);
-    if (n > 0) done += static_cast<size_t>(n);
+bool transferAll(int fd, size_t bytes, short events, const std::atomic<bool>& isStopped,
+                 TransferFunction transferSome) {
+  for (size_t offset = 0; offset < bytes && !isStopped;) {
+    const ssize_t n = transferSome(offset);
+    if (n > 0) offset += static_cast<size_t>(n);
     else if (n == 0 || errno != EAGAIN) return false;
-    else waitFor(fd, events);
+    else pollSocket(fd, events);
   }
-  return !stopped;
+  return !isStopped;
 }
 
-bool sendAll(int fd, const void* data, size_t bytes, const std::atomic<bool>& stopped) {
+bool sendAll(int fd, const void* data, size_t bytes, const std::atomic<bool>& isStopped) {
   const auto* at = static_cast<const uint8_t*>(data);
-  return transferAll(fd, bytes, POLLOUT, stopped,
-                 [&](size_t done) { return send(fd, at + done, bytes - done, MSG_NOSIGNAL); });
+  return transferAll(fd, bytes, POLLOUT, isStopped,
+                     [&](size_t offset) { return send(fd, at + offset, bytes - offset, MSG_NOSIGNAL); });
 }
 
-bool receiveAll(int fd, void* data, size_t bytes, const std::atomic<bool>& stopped) {
+bool receiveAll(int fd, void* data, size_t bytes, const std::atomic<bool>& isStopped) {
   auto* at = static_cast<uint8_t*>(data);
-  return transferAll(fd, bytes, POLLIN, stopped, [&](size_t done) { return recv(fd, at + done, bytes - done, 0); });
+  return transferAll(fd, bytes, POLLIN, isStopped,
+                     [&](size_t offset) { return recv(fd, at + offset, bytes - offset, 0); });
 }
 
 /// The next connection; -1 if there is none yet.
-int acceptOne(int fd) {
-  const int accepted = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  const int enabled = 1;
-  if (accepted >= 0) setsockopt(accepted, IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
-  return accepted;
+int acceptConnection(int fd) {
+  const int connection = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  const int noDelay = 1;
+  if (connection >= 0) setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &noDelay, sizeof noDelay);
+  return connection;
 }
 
 /// Tries until the peer listens, as NCCL does for a while.
-int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& stopped) {
-  while (!stopped) {
+int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& isStopped) {
+  while (!isStopped) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     int error = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
-    while (error == EINPROGRESS && !stopped) {
+    while (error == EINPROGRESS && !isStopped) {
       pollfd polled{fd, POLLOUT, 0};
-      if (poll(&polled, 1, kPollMs) == 0) continue;
+      if (poll(&polled, 1, kPollTimeoutMs) == 0) continue;
       socklen_t length = sizeof error;
       getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
     }
-    const int enabled = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
+    const int noDelay = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &noDelay, sizeof noDelay);
     if (error == 0) return fd;
     close(fd);
     const timespec interval{0, 10'000'000};
@@ -150,47 +152,48 @@ int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& stoppe
 
 /// Serves the ranks of one communicator, then ends. Where they never all come, it stays until the process ends.
 void serveRoot(int fd) {
-  const std::atomic<bool> neverStopped{false};
+  const std::atomic<bool> isStopped{false};
   std::vector<int> connections;
   std::vector<Endpoint> endpoints;
-  uint32_t missing = 1;
-  while (missing > 0) {
-    waitFor(fd, POLLIN);
-    const int rank = acceptOne(fd);
-    if (rank < 0) continue;
+  uint32_t missingRanks = 1;
+  while (missingRanks > 0) {
+    pollSocket(fd, POLLIN);
+    const int connection = acceptConnection(fd);
+    if (connection < 0) continue;
     Registration registration;
-    if (!receiveAll(rank, &registration, sizeof registration, neverStopped) || registration.rank >= registration.size) {
-      close(rank);
+    if (!receiveAll(connection, &registration, sizeof registration, isStopped) ||
+        registration.rank >= registration.size) {
+      close(connection);
       continue;
     }
-    if (endpoints.empty()) missing = registration.size;
+    if (endpoints.empty()) missingRanks = registration.size;
     endpoints.resize(registration.size);
     endpoints[registration.rank] = registration.endpoint;
-    connections.push_back(rank);
-    missing--;
+    connections.push_back(connection);
+    missingRanks--;
   }
-  for (const int each : connections) {
-    sendAll(each, endpoints.data(), endpoints.size() * sizeof(Endpoint), neverStopped);
-    close(each);
+  for (const int connection : connections) {
+    sendAll(connection, endpoints.data(), endpoints.size() * sizeof(Endpoint), isStopped);
+    close(connection);
   }
   close(fd);
 }
 
-uint64_t hostHash() {
-  const std::string configuredHostId = environment("NCCL_HOSTID");
-  if (!configuredHostId.empty()) return hashOf(configuredHostId);
+uint64_t computeHostHash() {
+  const std::string configuredHostId = getEnvironment("NCCL_HOSTID");
+  if (!configuredHostId.empty()) return hashText(configuredHostId);
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   std::string bootId;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> bootId;
-  return hashOf(name + bootId);
+  return hashText(name + bootId);
 }
 
 }  // namespace
 
-uint64_t hashOf(const std::string& text) {
+uint64_t hashText(const std::string& text) {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const char each : text) hash = (hash ^ static_cast<uint8_t>(each)) * 0x100000001b3;
+  for (const char character : text) hash = (hash ^ static_cast<uint8_t>(character)) * 0x100000001b3;
   return hash;
 }
 
@@ -206,62 +209,62 @@ ncclResult_t createUniqueId(ncclUniqueId& id) {
 }
 
 std::shared_ptr<Listener> Listener::open() {
-  Endpoint endpoint{{}, hostHash()};
+  Endpoint endpoint{{}, computeHostHash()};
   const int fd = listenOnInterface(endpoint.address);
   return fd < 0 ? nullptr : std::shared_ptr<Listener>(new Listener(fd, endpoint));
 }
 
 Listener::~Listener() {
-  for (const auto& [key, fd] : accepted_) close(fd);
+  for (const auto& [key, fd] : acceptedFds_) close(fd);
   close(fd_);
 }
 
-int Listener::accept(const ConnectionKey& key, const std::atomic<bool>& stopped) {
-  while (!stopped) {
+int Listener::accept(const ConnectionKey& key, const std::atomic<bool>& isStopped) {
+  while (!isStopped) {
     {
       const std::lock_guard lock(mutex_);
-      acceptNext(stopped);
-      if (const auto found = accepted_.find(key); found != accepted_.end()) {
-        const int fd = found->second;
-        accepted_.erase(found);
+      acceptPending(isStopped);
+      if (const auto entry = acceptedFds_.find(key); entry != acceptedFds_.end()) {
+        const int fd = entry->second;
+        acceptedFds_.erase(entry);
         return fd;
       }
     }
-    waitFor(fd_, POLLIN);
+    pollSocket(fd_, POLLIN);
   }
   return -1;
 }
 
-void Listener::acceptNext(const std::atomic<bool>& stopped) {
-  const int fd = acceptOne(fd_);
+void Listener::acceptPending(const std::atomic<bool>& isStopped) {
+  const int fd = acceptConnection(fd_);
   if (fd < 0) return;
   Hello hello;
-  if (receiveAll(fd, &hello, sizeof hello, stopped)) {
-    accepted_[{hello.communicator, hello.rank, hello.collective}] = fd;
+  if (receiveAll(fd, &hello, sizeof hello, isStopped)) {
+    acceptedFds_[{hello.communicator, hello.rank, hello.collective}] = fd;
   } else {
     close(fd);
   }
 }
 
-int connectTo(const Endpoint& peer, const ConnectionKey& key, const std::atomic<bool>& stopped) {
-  const int fd = connectToAddress(peer.address, stopped);
+int connectTo(const Endpoint& peer, const ConnectionKey& key, const std::atomic<bool>& isStopped) {
+  const int fd = connectToAddress(peer.address, isStopped);
   if (fd < 0) return -1;
   const Hello hello{std::get<0>(key), std::get<1>(key), std::get<2>(key)};
-  if (sendAll(fd, &hello, sizeof hello, stopped)) return fd;
+  if (sendAll(fd, &hello, sizeof hello, isStopped)) return fd;
   close(fd);
   return -1;
 }
 
-std::vector<Endpoint> exchangeEndpoints(const ncclUniqueId& id, uint32_t size, uint32_t rank, const Endpoint& own,
-                                        const std::atomic<bool>& stopped) {
+std::vector<Endpoint> exchangeEndpoints(const ncclUniqueId& id, uint32_t size, uint32_t rank,
+                                        const Endpoint& ownEndpoint, const std::atomic<bool>& isStopped) {
   sockaddr_in root;
   std::memcpy(&root, id.internal + kRandomBytes, sizeof root);
-  const int fd = connectToAddress(root, stopped);
+  const int fd = connectToAddress(root, isStopped);
   if (fd < 0) return {};
-  const Registration registration{size, rank, own};
+  const Registration registration{size, rank, ownEndpoint};
   std::vector<Endpoint> endpoints(size);
-  const bool isComplete = sendAll(fd, &registration, sizeof registration, stopped) &&
-                          receiveAll(fd, endpoints.data(), size * sizeof(Endpoint), stopped);
+  const bool isComplete = sendAll(fd, &registration, sizeof registration, isStopped) &&
+                          receiveAll(fd, endpoints.data(), size * sizeof(Endpoint), isStopped);
   close(fd);
   if (!isComplete) endpoints.clear();
   return endpoints;

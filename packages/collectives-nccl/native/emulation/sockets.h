@@ -39,25 +39,25 @@ class Listener {
   ~Listener();
   const Endpoint& endpoint() const { return endpoint_; }
   /// The connection of that key, once it is there; -1 if stopped before.
-  int accept(const ConnectionKey& key, const std::atomic<bool>& stopped);
+  int accept(const ConnectionKey& key, const std::atomic<bool>& isStopped);
 
  private:
   Listener(int fd, const Endpoint& endpoint) : fd_(fd), endpoint_(endpoint) {}
-  void acceptNext(const std::atomic<bool>& stopped);
+  void acceptPending(const std::atomic<bool>& isStopped);
   const int fd_;
   const Endpoint endpoint_;
   std::mutex mutex_;
-  std::map<ConnectionKey, int> accepted_;
+  std::map<ConnectionKey, int> acceptedFds_;
 };
 
 /// A connection to another rank's listener; -1 if stopped before it was there.
-int connectTo(const Endpoint& peer, const ConnectionKey& key, const std::atomic<bool>& stopped);
+int connectTo(const Endpoint& peer, const ConnectionKey& key, const std::atomic<bool>& isStopped);
 
 /// The endpoints of all ranks, by rank, from the root of the id; empty if stopped before.
-std::vector<Endpoint> exchangeEndpoints(const ncclUniqueId& id, uint32_t size, uint32_t rank, const Endpoint& own,
-                                        const std::atomic<bool>& stopped);
+std::vector<Endpoint> exchangeEndpoints(const ncclUniqueId& id, uint32_t size, uint32_t rank,
+                                        const Endpoint& ownEndpoint, const std::atomic<bool>& isStopped);
 
 /// FNV-1a: the same in all processes.
-uint64_t hashOf(const std::string& text);
+uint64_t hashText(const std::string& text);
 
 }  // namespace emulated_nccl

@@ -17,28 +17,30 @@ namespace emulated_nccl {
 
 namespace {
 
-constexpr size_t kHeaderBytes = (sizeof(Header) + 4095) / 4096 * 4096;
+constexpr size_t kRegionHeaderBytes = (sizeof(RegionHeader) + 4095) / 4096 * 4096;
 
 }  // namespace
 
 uint64_t Channel::push(const uint8_t* from, uint64_t bytes) {
-  const uint64_t at = written.load(std::memory_order_relaxed);
-  const uint64_t n = std::min({bytes, kBytes - (at - read.load(std::memory_order_acquire)), kBytes - at % kBytes});
-  std::memcpy(data + at % kBytes, from, n);
-  written.store(at + n, std::memory_order_release);
+  const uint64_t at = writtenBytes.load(std::memory_order_relaxed);
+  const uint64_t n = std::min(
+      {bytes, kCapacityBytes - (at - readBytes.load(std::memory_order_acquire)), kCapacityBytes - at % kCapacityBytes});
+  std::memcpy(data + at % kCapacityBytes, from, n);
+  writtenBytes.store(at + n, std::memory_order_release);
   return n;
 }
 
 uint64_t Channel::pop(uint8_t* to, uint64_t bytes) {
-  const uint64_t at = read.load(std::memory_order_relaxed);
-  const uint64_t n = std::min({bytes, written.load(std::memory_order_acquire) - at, kBytes - at % kBytes});
-  std::memcpy(to, data + at % kBytes, n);
-  read.store(at + n, std::memory_order_release);
+  const uint64_t at = readBytes.load(std::memory_order_relaxed);
+  const uint64_t n =
+      std::min({bytes, writtenBytes.load(std::memory_order_acquire) - at, kCapacityBytes - at % kCapacityBytes});
+  std::memcpy(to, data + at % kCapacityBytes, n);
+  readBytes.store(at + n, std::memory_order_release);
   return n;
 }
 
 std::shared_ptr<Region> Region::open(const std::string& name, uint32_t ranks) {
-  const size_t bytes = kHeaderBytes + 2 * sizeof(Channel) * ranks * ranks;
+  const size_t bytes = kRegionHeaderBytes + 2 * sizeof(Channel) * ranks * ranks;
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return nullptr;
   const bool isResized = ftruncate(fd, static_cast<off_t>(bytes)) == 0;
@@ -55,9 +57,9 @@ Region::~Region() {
   munmap(memory_, bytes_);
 }
 
-Channel& Region::channel(uint32_t from, uint32_t to, bool collective) const {
-  auto* channels = reinterpret_cast<Channel*>(static_cast<uint8_t*>(memory_) + kHeaderBytes);
-  return channels[((collective ? ranks_ : 0) + from) * ranks_ + to];
+Channel& Region::channel(uint32_t from, uint32_t to, bool isCollective) const {
+  auto* channels = reinterpret_cast<Channel*>(static_cast<uint8_t*>(memory_) + kRegionHeaderBytes);
+  return channels[((isCollective ? ranks_ : 0) + from) * ranks_ + to];
 }
 
 void Region::unlink() const { shm_unlink(name_.c_str()); }
@@ -75,52 +77,53 @@ int64_t Lane::pop(uint8_t* to, uint64_t bytes) const {
 }
 
 bool Transfer::progress() {
-  bool any = false;
-  constexpr uint64_t kHeaderSize = sizeof header;
-  auto* head = reinterpret_cast<uint8_t*>(header);
-  const auto step = [this](uint8_t* at, uint64_t left) -> uint64_t {
-    const int64_t n = send ? lane.push(at, left) : lane.pop(at, left);
+  bool hasMoved = false;
+  constexpr uint64_t kMessageHeaderBytes = sizeof header;
+  auto* headerData = reinterpret_cast<uint8_t*>(header);
+  const auto moveBytes = [this](uint8_t* at, uint64_t remainingBytes) -> uint64_t {
+    const int64_t n = isSend ? lane.push(at, remainingBytes) : lane.pop(at, remainingBytes);
     isBroken = n < 0;
     return isBroken ? 0 : static_cast<uint64_t>(n);
   };
-  if (headerMoved < kHeaderSize) {
-    if (send) {
+  if (headerMovedBytes < kMessageHeaderBytes) {
+    if (isSend) {
       header[0] = static_cast<uint64_t>(kind);
       header[1] = bytes;
     }
-    const uint64_t n = step(head + headerMoved, kHeaderSize - headerMoved);
-    headerMoved += n;
-    any = n > 0;
-    if (headerMoved < kHeaderSize) return any;
+    const uint64_t n = moveBytes(headerData + headerMovedBytes, kMessageHeaderBytes - headerMovedBytes);
+    headerMovedBytes += n;
+    hasMoved = n > 0;
+    if (headerMovedBytes < kMessageHeaderBytes) return hasMoved;
   }
-  if (header[0] != static_cast<uint64_t>(kind) || header[1] != bytes) return any;
-  while (moved < bytes) {
-    const uint64_t n = step(data + moved, bytes - moved);
+  if (header[0] != static_cast<uint64_t>(kind) || header[1] != bytes) return hasMoved;
+  while (movedBytes < bytes) {
+    const uint64_t n = moveBytes(data + movedBytes, bytes - movedBytes);
     if (n == 0) break;
-    moved += n;
-    any = true;
+    movedBytes += n;
+    hasMoved = true;
   }
-  return any;
+  return hasMoved;
 }
 
-bool Work::run(const std::atomic<bool>& stopped) {
+bool Work::run(const std::atomic<bool>& isStopped) {
   for (const LocalCopy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
-  for (int idle = 0; !stopped;) {
-    bool any = false, all = true;
+  for (int idleRounds = 0; !isStopped;) {
+    bool hasProgress = false, isComplete = true;
     std::set<std::tuple<const Channel*, int, bool>> busyChannels;  // an earlier message of the lane is not through
-    for (Transfer& move : transfers) {
-      const std::tuple lane{static_cast<const Channel*>(move.lane.channel), move.lane.fd, move.send};
-      if (move.done() || !busyChannels.insert(lane).second) continue;
-      any = move.progress() || any;
-      if (move.isBroken) return false;
-      if (move.done()) busyChannels.erase(lane);
-      all = all && move.done();
+    for (Transfer& transfer : transfers) {
+      const std::tuple laneKey{static_cast<const Channel*>(transfer.lane.channel), transfer.lane.fd, transfer.isSend};
+      if (transfer.isDone() || !busyChannels.insert(laneKey).second) continue;
+      hasProgress = transfer.progress() || hasProgress;
+      if (transfer.isBroken) return false;
+      if (transfer.isDone()) busyChannels.erase(laneKey);
+      isComplete = isComplete && transfer.isDone();
     }
-    all = all && std::all_of(transfers.begin(), transfers.end(), [](const Transfer& move) { return move.done(); });
-    if (all) return true;
-    idle = any ? 0 : idle + 1;
-    if (idle > 0 && idle < 50) sched_yield();
-    else if (idle >= 50) {
+    isComplete = isComplete && std::all_of(transfers.begin(), transfers.end(),
+                                           [](const Transfer& transfer) { return transfer.isDone(); });
+    if (isComplete) return true;
+    idleRounds = hasProgress ? 0 : idleRounds + 1;
+    if (idleRounds > 0 && idleRounds < 50) sched_yield();
+    else if (idleRounds >= 50) {
       const timespec interval{0, 50'000};
       nanosleep(&interval, nullptr);
     }

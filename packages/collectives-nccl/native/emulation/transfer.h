@@ -14,10 +14,10 @@ namespace emulated_nccl {
 
 /// A ring of bytes with one writer and one reader.
 struct Channel {
-  static constexpr uint64_t kBytes = 32 << 10;
-  alignas(64) std::atomic<uint64_t> written;
-  alignas(64) std::atomic<uint64_t> read;
-  alignas(64) uint8_t data[kBytes];
+  static constexpr uint64_t kCapacityBytes = 32 << 10;
+  alignas(64) std::atomic<uint64_t> writtenBytes;
+  alignas(64) std::atomic<uint64_t> readBytes;
+  alignas(64) uint8_t data[kCapacityBytes];
 
   /// Moves what fits, and reports how much that was.
   uint64_t push(const uint8_t* from, uint64_t bytes);
@@ -27,10 +27,10 @@ struct Channel {
 constexpr uint32_t kMaxSplits = 64;
 constexpr uint32_t kMaxRanks = 64;
 
-struct Header {
-  std::atomic<uint32_t> attached, finalized;
+struct RegionHeader {
+  std::atomic<uint32_t> attachedCount, finalizedCount;
   struct Split {
-    std::atomic<uint32_t> arrived;
+    std::atomic<uint32_t> arrivedCount;
     int color[kMaxRanks], key[kMaxRanks];
   } splits[kMaxSplits];
 };
@@ -41,9 +41,9 @@ class Region {
   static std::shared_ptr<Region> open(const std::string& name, uint32_t ranks);
   ~Region();
 
-  Header& header() const { return *static_cast<Header*>(memory_); }
+  RegionHeader& header() const { return *static_cast<RegionHeader*>(memory_); }
   /// Point-to-point messages and whole collectives do not meet, as in NCCL.
-  Channel& channel(uint32_t from, uint32_t to, bool collective) const;
+  Channel& channel(uint32_t from, uint32_t to, bool isCollective) const;
   /// No other rank is expected.
   void unlink() const;
 
@@ -68,20 +68,20 @@ struct Lane {
 
 // What a launch does when its turn comes on the stream.
 
-enum class Kind : uint64_t { Message = 1, Gather, Broadcast };
+enum class TransferKind : uint64_t { Message = 1, Gather, Broadcast };
 
 /// One half of a message. Sender and receiver announce what they move: as in NCCL, those that disagree wait for ever.
 struct Transfer {
-  Kind kind;
-  bool send;
+  TransferKind kind;
+  bool isSend;
   Lane lane;
   uint8_t* data;
   uint64_t bytes;
-  uint64_t headerMoved = 0, moved = 0;
+  uint64_t headerMovedBytes = 0, movedBytes = 0;
   uint64_t header[2] = {};
   bool isBroken = false;
 
-  bool done() const { return headerMoved == sizeof header && moved == bytes; }
+  bool isDone() const { return headerMovedBytes == sizeof header && movedBytes == bytes; }
   /// Moves what can be moved now; whether that was anything.
   bool progress();
 };
@@ -96,9 +96,9 @@ struct Work {
   std::vector<LocalCopy> copies;
   std::vector<Transfer> transfers;
 
-  /// Moves everything side by side, in order within a lane, until all is done or `stopped`; false if a connection has
+  /// Moves everything side by side, in order within a lane, until all is done or `isStopped`; false if a connection has
   /// ended.
-  bool run(const std::atomic<bool>& stopped);
+  bool run(const std::atomic<bool>& isStopped);
 };
 
 }  // namespace emulated_nccl

@@ -41,40 +41,38 @@ struct ncclConfig_t {
 namespace mosaic::nccl {
 
 /// As ncclGetVersion writes it: 21805 for 2.18.5.
-constexpr int versionOf(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
+constexpr int encodeVersion(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 
 /// The first with ncclCommSplit, and with all of ncclConfig_t above.
-constexpr int kMinVersion = versionOf(2, 18, 0);
+constexpr int kMinVersion = encodeVersion(2, 18, 0);
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr int kUndefined = INT_MIN;
 /// Thread blocks of a communicator at most (MAXCHANNELS); a version that has fewer takes this for its own most.
 constexpr int kMaxCtas = 64;
 /// Payload travels as bytes: nothing here computes. (ncclUint8)
-constexpr int kBytes = 1;
+constexpr int kByteType = 1;
 
 /// Returned type, name here, symbol in the library, parameters.
-#define MOSAIC_NCCL(X)                                                                                                \
-  X(ncclResult_t, getVersion, ncclGetVersion, (int* version))                                                         \
-  X(ncclResult_t, getUniqueId, ncclGetUniqueId, (ncclUniqueId * id))                                                  \
-  X(const char*, getErrorString, ncclGetErrorString, (ncclResult_t result))                                           \
-  X(const char*, getLastError, ncclGetLastError, (ncclComm_t comm))                                                   \
-  X(ncclResult_t, commInitRankConfig, ncclCommInitRankConfig,                                                         \
-    (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                  \
-  X(ncclResult_t, commSplit, ncclCommSplit,                                                                           \
-    (ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config))                                    \
-  X(ncclResult_t, commFinalize, ncclCommFinalize, (ncclComm_t comm))                                                  \
-  X(ncclResult_t, commDestroy, ncclCommDestroy, (ncclComm_t comm))                                                    \
-  X(ncclResult_t, commAbort, ncclCommAbort, (ncclComm_t comm))                                                        \
-  X(ncclResult_t, commGetAsyncError, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t* error))                   \
-  X(ncclResult_t, groupStart, ncclGroupStart, ())                                                                     \
-  X(ncclResult_t, groupEnd, ncclGroupEnd, ())                                                                         \
-  X(ncclResult_t, send, ncclSend,                                                                                     \
-    (const void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream))                           \
-  X(ncclResult_t, recv, ncclRecv,                                                                                     \
-    (void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream))                                 \
-  X(ncclResult_t, allGather, ncclAllGather,                                                                           \
-    (const void* in, void* out, size_t count, int type, ncclComm_t comm, void* stream))                            \
-  X(ncclResult_t, broadcast, ncclBroadcast,                                                                           \
+#define MOSAIC_NCCL(X)                                                                                                 \
+  X(ncclResult_t, getVersion, ncclGetVersion, (int* version))                                                          \
+  X(ncclResult_t, getUniqueId, ncclGetUniqueId, (ncclUniqueId * id))                                                   \
+  X(const char*, getErrorString, ncclGetErrorString, (ncclResult_t result))                                            \
+  X(const char*, getLastError, ncclGetLastError, (ncclComm_t comm))                                                    \
+  X(ncclResult_t, commInitRankConfig, ncclCommInitRankConfig,                                                          \
+    (ncclComm_t * comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config))                                   \
+  X(ncclResult_t, commSplit, ncclCommSplit,                                                                            \
+    (ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config))                                  \
+  X(ncclResult_t, commFinalize, ncclCommFinalize, (ncclComm_t comm))                                                   \
+  X(ncclResult_t, commDestroy, ncclCommDestroy, (ncclComm_t comm))                                                     \
+  X(ncclResult_t, commAbort, ncclCommAbort, (ncclComm_t comm))                                                         \
+  X(ncclResult_t, commGetAsyncError, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t * error))                   \
+  X(ncclResult_t, groupStart, ncclGroupStart, ())                                                                      \
+  X(ncclResult_t, groupEnd, ncclGroupEnd, ())                                                                          \
+  X(ncclResult_t, send, ncclSend, (const void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream)) \
+  X(ncclResult_t, recv, ncclRecv, (void* data, size_t count, int type, int peer, ncclComm_t comm, void* stream))       \
+  X(ncclResult_t, allGather, ncclAllGather,                                                                            \
+    (const void* in, void* out, size_t count, int type, ncclComm_t comm, void* stream))                                \
+  X(ncclResult_t, broadcast, ncclBroadcast,                                                                            \
     (const void* in, void* out, size_t count, int type, int root, ncclComm_t comm, void* stream))
 
 /// NCCL's functions, found at run time.

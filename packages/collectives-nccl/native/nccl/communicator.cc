@@ -13,17 +13,17 @@ namespace mosaic::nccl {
 namespace {
 
 ncclConfig_t makeConfig(const Settings& settings) {
-  const auto orUndefined = [](int value) { return value > 0 ? value : kUndefined; };
+  const auto positiveOrUndefined = [](int value) { return value > 0 ? value : kUndefined; };
   // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
-  const int most = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
+  const int maxCtas = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
   ncclConfig_t config{};
   config.size = sizeof config;
   config.magic = kConfigMagic;
   config.version = kMinVersion;
   config.blocking = 0;
   config.cgaClusterSize = kUndefined;
-  config.minCTAs = orUndefined(settings.minCtas);
-  config.maxCTAs = orUndefined(most);
+  config.minCTAs = positiveOrUndefined(settings.minCtas);
+  config.maxCTAs = positiveOrUndefined(maxCtas);
   config.netName = settings.netName.empty() ? nullptr : settings.netName.c_str();
   config.splitShare = kUndefined;
   return config;
@@ -45,16 +45,16 @@ void Communicator::init(uint32_t size, const ncclUniqueId& id, uint32_t rank, co
   check(result, *this);
 }
 
-void Communicator::split(Communicator& part, int color, int key, const Settings& settings) {
+void Communicator::split(Communicator& child, int color, int key, const Settings& settings) {
   ncclConfig_t config = makeConfig(settings);
-  const auto result = library().functions.commSplit(comm_, color, key, &part.comm_, &config);
+  const auto result = library().functions.commSplit(comm_, color, key, &child.comm_, &config);
   check(result, *this);
-  part.parent_ = this;
+  child.parent_ = this;
 }
 
 ncclResult_t Communicator::state() {
   if (parent_) {
-    if (const ncclResult_t ofParent = parent_->state(); ofParent != ncclSuccess) return ofParent;
+    if (const ncclResult_t parentState = parent_->state(); parentState != ncclSuccess) return parentState;
     parent_ = nullptr;
   }
   ncclResult_t error = ncclSuccess;
@@ -72,50 +72,53 @@ void Communicator::abort() {
 
 void abortConcurrently(const std::vector<Communicator*>& communicators, const std::function<void()>& enter) {
   std::vector<std::thread> threads;
-  for (Communicator* const each : communicators) {
-    if (each->isPending()) continue;
+  for (Communicator* const communicator : communicators) {
+    if (communicator->isPending()) continue;
     try {
-      threads.push_back(startThread("mosaic-abort", [each, &enter] {
+      threads.push_back(startThread("mosaic-abort", [communicator, &enter] {
         enter();
-        each->abort();
+        communicator->abort();
       }));
     } catch (const std::system_error&) {
-      each->abort();  // the system gives no thread
+      communicator->abort();  // the system gives no thread
     }
   }
   for (std::thread& thread : threads) thread.join();
   // Their parents have ended, so NCCL does not write to them any more.
-  for (Communicator* const each : communicators) each->abort();
+  for (Communicator* const communicator : communicators) communicator->abort();
 }
 
-Failure failureOf(ncclResult_t result, const Communicator& communicator) {
+Failure toFailure(ncclResult_t result, const Communicator& communicator) {
   const Functions& nccl = library().functions;
-  const char* last = nccl.getLastError(communicator.get());
-  const std::string detail = last && *last ? std::string("; ") + last : "";
+  const char* lastError = nccl.getLastError(communicator.get());
+  const std::string detail = lastError && *lastError ? std::string("; ") + lastError : "";
   const std::string name = std::string(nccl.getErrorString(result)) + " (" + resultName(result) + ")";
-  const std::string what = "NCCL: " + name + detail;
+  const std::string message = "NCCL: " + name + detail;
   if (result == ncclRemoteError) {
     return {MOSAIC_FAILURE_PEER_LOST,
-            what + "; a remote rank exited or is unreachable; set NCCL_DEBUG=WARN for details, and select the "
-                   "network interfaces with nccl({ network }) or NCCL_SOCKET_IFNAME"};
+            message +
+                "; a remote rank exited or is unreachable; set NCCL_DEBUG=WARN for details, and select the "
+                "network interfaces with nccl({ network }) or NCCL_SOCKET_IFNAME"};
   }
   // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; a system call on this host failed; set NCCL_DEBUG=WARN for details, and check /dev/shm, the "
-                   "limits of file descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
+            message +
+                "; a system call on this host failed; set NCCL_DEBUG=WARN for details, and check /dev/shm, the "
+                "limits of file descriptors and locked memory, and NCCL_SOCKET_IFNAME"};
   }
   if (result == ncclInvalidUsage) {
     return {MOSAIC_FAILURE_DEVICE,
-            what + "; if ranks share a GPU, set a unique NCCL_HOSTID on each of these ranks: nccl({ hostId }); set "
-                   "NCCL_SOCKET_IFNAME or nccl({ network }) to an interface of this host; set NCCL_DEBUG=WARN for "
-                   "details"};
+            message +
+                "; if ranks share a GPU, set a unique NCCL_HOSTID on each of these ranks: nccl({ hostId }); set "
+                "NCCL_SOCKET_IFNAME or nccl({ network }) to an interface of this host; set NCCL_DEBUG=WARN for "
+                "details"};
   }
-  return {MOSAIC_FAILURE_DEVICE, what + "; set NCCL_DEBUG=WARN for details"};
+  return {MOSAIC_FAILURE_DEVICE, message + "; set NCCL_DEBUG=WARN for details"};
 }
 
 void check(ncclResult_t result, const Communicator& communicator) {
-  if (!isSuccessOrInProgress(result)) throw failureOf(result, communicator);
+  if (!isSuccessOrInProgress(result)) throw toFailure(result, communicator);
 }
 
 }  // namespace mosaic::nccl

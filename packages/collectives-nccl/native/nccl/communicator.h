@@ -23,8 +23,8 @@ class Communicator {
   Communicator(const Communicator&) = delete;
 
   void init(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings);
-  /// Collective over this communicator; `part` exists once this has had its effect.
-  void split(Communicator& part, int color, int key, const Settings& settings);
+  /// Collective over this communicator; `child` exists once this has had its effect.
+  void split(Communicator& child, int color, int key, const Settings& settings);
   ncclComm_t get() const { return comm_; }
   /// ncclInProgress until what was called last has had its effect; an error once there is one.
   ncclResult_t state();
@@ -50,7 +50,7 @@ void abortConcurrently(const std::vector<Communicator*>& communicators, const st
 inline bool isSuccessOrInProgress(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
 /// What NCCL's error means to a program: a remote error is a lost rank, all else the device's.
-Failure failureOf(ncclResult_t result, const Communicator& communicator);
+Failure toFailure(ncclResult_t result, const Communicator& communicator);
 
 /// Throws it, unless the result is sound.
 void check(ncclResult_t result, const Communicator& communicator);

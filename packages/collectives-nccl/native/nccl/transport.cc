@@ -27,9 +27,9 @@ struct Transport {
   Settings settings;
 };
 
-Transport& transportOf(void* self) { return *static_cast<Transport*>(self); }
+Transport& toTransport(void* self) { return *static_cast<Transport*>(self); }
 
-void* pointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
+void* toPointer(uint64_t address) { return reinterpret_cast<void*>(static_cast<uintptr_t>(address)); }
 
 ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
   ncclUniqueId id{};
@@ -48,18 +48,18 @@ ncclUniqueId exchangeId(MosaicBootstrap& bootstrap) {
 int connect(void* self, MosaicBootstrap* bootstrap, MosaicCommunicator** world, MosaicFailure* failure) {
   return captureFailure(failure, "NCCL", [&] {
     const ncclUniqueId id = exchangeId(*bootstrap);
-    auto created = std::make_unique<MosaicCommunicator>();
-    created->nccl.init(bootstrap->size, id, bootstrap->rank, transportOf(self).settings);
-    *world = created.release();
+    auto communicator = std::make_unique<MosaicCommunicator>();
+    communicator->nccl.init(bootstrap->size, id, bootstrap->rank, toTransport(self).settings);
+    *world = communicator.release();
   });
 }
 
-int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** part,
+int split(void* self, MosaicCommunicator* parent, int32_t color, uint32_t rank, MosaicCommunicator** child,
           MosaicFailure* failure) {
   return captureFailure(failure, "NCCL", [&] {
-    auto created = std::make_unique<MosaicCommunicator>();
-    parent->nccl.split(created->nccl, color, static_cast<int>(rank), transportOf(self).settings);
-    *part = created.release();
+    auto communicator = std::make_unique<MosaicCommunicator>();
+    parent->nccl.split(communicator->nccl, color, static_cast<int>(rank), toTransport(self).settings);
+    *child = communicator.release();
   });
 }
 
@@ -74,21 +74,21 @@ int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
 /// ncclSend and ncclRecv between ncclGroupStart and ncclGroupEnd: all move side by side, and none can wait for another.
 ncclResult_t exchange(const MosaicStreamStage& stage, ncclComm_t comm, void* stream) {
   const Functions& nccl = library().functions;
-  ncclResult_t first = ncclSuccess;
+  ncclResult_t groupResult = ncclSuccess;
   const auto recordResult = [&](ncclResult_t result) {
-    if (isSuccessOrInProgress(first)) first = result;
+    if (isSuccessOrInProgress(groupResult)) groupResult = result;
   };
   nccl.groupStart();
   for (uint32_t i = 0; i < stage.sends_count; i++) {
     const auto& [address, bytes, peer] = stage.sends[i];
-    recordResult(nccl.send(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+    recordResult(nccl.send(toPointer(address), bytes, kByteType, static_cast<int>(peer), comm, stream));
   }
   for (uint32_t i = 0; i < stage.receives_count; i++) {
     const auto& [address, bytes, peer] = stage.receives[i];
-    recordResult(nccl.recv(pointer(address), bytes, kBytes, static_cast<int>(peer), comm, stream));
+    recordResult(nccl.recv(toPointer(address), bytes, kByteType, static_cast<int>(peer), comm, stream));
   }
   recordResult(nccl.groupEnd());
-  return first;
+  return groupResult;
 }
 
 int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* stage, void* stream,
@@ -96,11 +96,11 @@ int enqueue(void*, MosaicCommunicator* communicator, const MosaicStreamStage* st
   const Functions& nccl = library().functions;
   const ncclComm_t comm = communicator->nccl.get();
   const auto launchCollective = [&] {
-    void *const in = pointer(stage->in), *const out = pointer(stage->out);
+    void *const in = toPointer(stage->in), *const out = toPointer(stage->out);
     switch (stage->collective) {
-      case MOSAIC_STREAM_ALL_GATHER: return nccl.allGather(in, out, stage->bytes, kBytes, comm, stream);
+      case MOSAIC_STREAM_ALL_GATHER: return nccl.allGather(in, out, stage->bytes, kByteType, comm, stream);
       case MOSAIC_STREAM_BROADCAST:
-        return nccl.broadcast(in, out, stage->bytes, kBytes, static_cast<int>(stage->root), comm, stream);
+        return nccl.broadcast(in, out, stage->bytes, kByteType, static_cast<int>(stage->root), comm, stream);
       default: return exchange(*stage, comm, stream);
     }
   };
@@ -115,24 +115,24 @@ void destroy(void*, MosaicCommunicator* communicator) {
 }
 
 void abortAll(void*, MosaicCommunicator* const* communicators, uint32_t count, void (*enter)(void*), void* arg) {
-  std::vector<Communicator*> all;
-  for (uint32_t i = 0; i < count; i++) all.push_back(&communicators[i]->nccl);
-  abortConcurrently(all, [enter, arg] { enter(arg); });
+  std::vector<Communicator*> ncclCommunicators;
+  for (uint32_t i = 0; i < count; i++) ncclCommunicators.push_back(&communicators[i]->nccl);
+  abortConcurrently(ncclCommunicators, [enter, arg] { enter(arg); });
   for (uint32_t i = 0; i < count; i++) delete communicators[i];
 }
 
-void freeTransport(void* self) { delete &transportOf(self); }
+void freeTransport(void* self) { delete &toTransport(self); }
 
 }  // namespace
 
 const MosaicTransport* openTransport(const Settings& settings, bool warmUp) {
   library();  // throws if none was loaded
-  auto* created = new Transport{};
-  created->settings = settings;
-  created->functions = {created, warmUp, kConnectHint,
-                     connect, split, state, enqueue, finalize, destroy, abortAll, freeTransport};
-  created->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &created->functions};
-  return &created->table;
+  auto* transport = new Transport{};
+  transport->settings = settings;
+  transport->functions = {transport, warmUp,   kConnectHint, connect,  split,        state,
+                          enqueue,   finalize, destroy,      abortAll, freeTransport};
+  transport->table = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_STREAM, "nccl", nullptr, &transport->functions};
+  return &transport->table;
 }
 
 }  // namespace mosaic::nccl

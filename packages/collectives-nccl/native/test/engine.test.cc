@@ -28,14 +28,14 @@ void testOperations(uint32_t n) {
     }
     for (Floats& x : xs[r]) rank.postAndWait(allReduce(x));
     for (int i = 0; i < 40; i++) rank.post(barrier());
-    rank.engine->payloadOf(0);
+    rank.engine->getPayload(0);
     std::atomic<bool> isTraced{false};
     rank.engine->stopTrace([&](std::vector<TraceRecord> records) {
       check(records.size() == 45, "each operation is traced");
       isTraced = true;
     });
-    while (!isTraced) rank.engine->payloadOf(0);
-    check(rank.engine->completed() == 45, "all are over");
+    while (!isTraced) rank.engine->getPayload(0);
+    check(rank.engine->completedNumber() == 45, "all are over");
   });
   check(!world.synchronize(), "operations do not fail");
   for (const auto& ofRank : xs) {

@@ -89,14 +89,14 @@ constexpr uint64_t kFeatureTag = 1 << 0, kFeatureWakeup = 1 << 4;
 constexpr uint64_t kWorkerThreadMode = 1 << 0;
 constexpr int kThreadSingle = 0;
 constexpr uint64_t kEndpointAddress = 1 << 0, kEndpointErrorMode = 1 << 1, kEndpointErrorHandler = 1 << 2;
-constexpr int kErrorsOfPeers = 1;
+constexpr int kErrorHandlingPeer = 1;
 constexpr uint32_t kOpCallback = 1 << 1, kOpUserData = 1 << 2;
 
 inline bool isError(ucs_status_ptr_t pointer) {
   return reinterpret_cast<uintptr_t>(pointer) >= static_cast<uintptr_t>(intptr_t{UCS_ERR_LAST});
 }
 
-inline ucs_status_t errorOf(ucs_status_ptr_t pointer) {
+inline ucs_status_t toStatus(ucs_status_ptr_t pointer) {
   return static_cast<ucs_status_t>(reinterpret_cast<intptr_t>(pointer));
 }
 

@@ -19,19 +19,19 @@ constexpr ucp_tag_t kFullTagMask = ~ucp_tag_t{0};
 
 constexpr const char* kJobKey = "ucx/job";
 /// How long a rank that closes waits for ranks that do not respond.
-constexpr int64_t kCloseNs = 2'000'000'000, kPollNs = 100'000'000;
-constexpr size_t kMaxAddressBytes = 65'536, kMaxListed = 16;
+constexpr int64_t kCloseTimeoutNs = 2'000'000'000, kPollIntervalNs = 100'000'000;
+constexpr size_t kMaxAddressBytes = 65'536, kMaxListedRanks = 16;
 
-std::string addressKey(uint32_t rank) { return "ucx/address/" + std::to_string(rank); }
-std::string rankText(uint32_t rank) { return "rank " + std::to_string(rank); }
+std::string makeAddressKey(uint32_t rank) { return "ucx/address/" + std::to_string(rank); }
+std::string formatRank(uint32_t rank) { return "rank " + std::to_string(rank); }
 
-uint64_t randomJob() {
+uint64_t drawJobId() {
   uint64_t job = 0;
   if (getrandom(&job, sizeof job, 0) != sizeof job) job = static_cast<uint64_t>(monotonicNs());
   return job;
 }
 
-std::string valueOf(MosaicBootstrap& bootstrap, const std::string& key) {
+std::string getBootstrapValue(MosaicBootstrap& bootstrap, const std::string& key) {
   std::string value(kMaxAddressBytes, '\0');
   uint64_t bytes = 0;
   MosaicFailure failure{};
@@ -41,29 +41,29 @@ std::string valueOf(MosaicBootstrap& bootstrap, const std::string& key) {
 }
 
 /// Numbers only have to differ among the messages of two ranks that are under way at the same time.
-ucp_tag_t tagOf(Kind kind, uint64_t job, uint32_t from, uint64_t number) {
+ucp_tag_t makeTag(MessageKind kind, uint64_t job, uint32_t sender, uint64_t number) {
   ucp_tag_t tag = static_cast<uint64_t>(kind);
   tag = tag << kJobBits | (job & ((uint64_t{1} << kJobBits) - 1));
-  tag = tag << kRankBits | from;
+  tag = tag << kRankBits | sender;
   return tag << kNumberBits | (number & ((uint64_t{1} << kNumberBits) - 1));
 }
 
-ucp_request_param_t paramOf(Request& request) {
+ucp_request_param_t makeRequestParam(Request& request) {
   ucp_request_param_t param{};
   param.op_attr_mask = kOpCallback | kOpUserData;
   param.user_data = &request;
   return param;
 }
 
-void finish(void* handle, ucs_status_t status, Request& request) {
+void completeRequest(void* handle, ucs_status_t status, Request& request) {
   library().functions.requestFree(handle);
-  request.done(request, status);
+  request.onComplete(request, status);
 }
 
 /// Of what was done, or refused, at once there is no callback.
-void finishIfCompleted(ucs_status_ptr_t handle, Request& request) {
-  if (handle == nullptr) request.done(request, UCS_OK);
-  else if (isError(handle)) request.done(request, errorOf(handle));
+void completeIfImmediate(ucs_status_ptr_t handle, Request& request) {
+  if (handle == nullptr) request.onComplete(request, UCS_OK);
+  else if (isError(handle)) request.onComplete(request, toStatus(handle));
 }
 
 }  // namespace
@@ -91,23 +91,23 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
     bootstrap.put(&bootstrap, key.c_str(), data, bytes);
   };
   if (rank_ == 0) {
-    const uint64_t job = randomJob();
+    const uint64_t job = drawJobId();
     put(kJobKey, &job, sizeof job);
   }
-  const std::string own = worker_->address();
-  put(addressKey(rank_), own.data(), own.size());
-  const std::string job = valueOf(bootstrap, kJobKey);
+  const std::string ownAddress = worker_->address();
+  put(makeAddressKey(rank_), ownAddress.data(), ownAddress.size());
+  const std::string job = getBootstrapValue(bootstrap, kJobKey);
   std::copy_n(job.data(), std::min(job.size(), sizeof job_), reinterpret_cast<char*>(&job_));
   for (uint32_t i = 1; i < bootstrap.size; i++) {
     Peer& peer = peers_[(rank_ + i) % bootstrap.size];
     if (bootstrap.hosts[peer.rank] == bootstrap.hosts[rank_]) continue;
     const auto onError = [](void* arg, ucp_ep_h, ucs_status_t) { static_cast<Peer*>(arg)->isLost = true; };
-    peer.endpoint = worker_->endpointTo(valueOf(bootstrap, addressKey(peer.rank)), {onError, &peer});
+    peer.endpoint = worker_->createEndpoint(getBootstrapValue(bootstrap, makeAddressKey(peer.rank)), {onError, &peer});
     if (peer.endpoint) continue;
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "connect: " + rankText(rank_) + ": UCX found no network" +
+                  "connect: " + formatRank(rank_) + ": UCX found no network" +
                       (settings_.network.empty() ? "" : " \"" + settings_.network + "\"") + " that reaches " +
-                      rankText(peer.rank) +
+                      formatRank(peer.rank) +
                       "; select a network of both hosts with ucx({ network }) "
                       "(`ucx_info -d` lists the available devices); mount a separate /sys in each "
                       "container or network namespace");
@@ -122,57 +122,61 @@ void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
   };
   for (Peer& peer : peers_) {
     if (!peer.endpoint) continue;
-    for (const Kind kind : {Kind::Connect, Kind::Close, Kind::CloseReceived}) {
-      Notice& notice = peer.received[static_cast<size_t>(kind) - static_cast<size_t>(Kind::Connect)];
+    for (const MessageKind kind : {MessageKind::Connect, MessageKind::Close, MessageKind::CloseReceived}) {
+      Notice& notice = peer.receivedNotices[static_cast<size_t>(kind) - static_cast<size_t>(MessageKind::Connect)];
       notice.connection = this;
       notice.peer = &peer;
       notice.kind = kind;
-      notice.done = onReceived;
+      notice.onComplete = onReceived;
       receive(peer.rank, kind, 0, &notice.value, sizeof notice.value, notice);
     }
   }
   for (Peer& peer : peers_) {
-    if (peer.endpoint) sendNotice(peer, Kind::Connect, 0);
+    if (peer.endpoint) sendNotice(peer, MessageKind::Connect, 0);
   }
   const auto isUnconnected = [](const Peer& peer) { return peer.endpoint && !peer.isConnected; };
   const bool isCompleted = progressUntil(monotonicNs() + bootstrap.timeout, [&] {
     if (bootstrap.interrupted(&bootstrap)) return true;
-    const auto isRefused = [&](const Peer& peer) { return isUnconnected(peer) && peer.isLost; };
-    if (std::any_of(peers_.begin(), peers_.end(), isRefused)) return true;
-    return unsentNotices_ == 0 && std::none_of(peers_.begin(), peers_.end(), isUnconnected);
+    const auto hasRefused = [&](const Peer& peer) { return isUnconnected(peer) && peer.isLost; };
+    if (std::any_of(peers_.begin(), peers_.end(), hasRefused)) return true;
+    return unsentNoticeCount_ == 0 && std::none_of(peers_.begin(), peers_.end(), isUnconnected);
   });
-  std::string missing;
-  size_t count = 0;
+  std::string unconnectedRanks;
+  size_t unconnectedCount = 0;
   for (const Peer& peer : peers_) {
-    if (!isUnconnected(peer) || count++ == kMaxListed) continue;
-    missing += (missing.empty() ? "" : ", ") + rankText(peer.rank) + (peer.isLost ? " (refused)" : "");
+    if (!isUnconnected(peer) || unconnectedCount++ == kMaxListedRanks) continue;
+    unconnectedRanks +=
+        (unconnectedRanks.empty() ? "" : ", ") + formatRank(peer.rank) + (peer.isLost ? " (refused)" : "");
   }
-  if (missing.empty()) return;
-  const std::string what =
-      isCompleted ? "cannot connect to " : "timed out after " + seconds(bootstrap.timeout) + " while connecting to ";
+  if (unconnectedRanks.empty()) return;
+  const std::string problem = isCompleted
+                                  ? "cannot connect to "
+                                  : "timed out after " + formatSeconds(bootstrap.timeout) + " while connecting to ";
   throw Failure(isCompleted ? MOSAIC_FAILURE_PEER_LOST : MOSAIC_FAILURE_TIMEOUT,
-                "connect: " + rankText(rank_) + ": UCX " + what + missing +
+                "connect: " + formatRank(rank_) + ": UCX " + problem + unconnectedRanks +
                     "; if there is a firewall between the hosts, set a TCP port range with ucx({ ports }) and open it");
 }
 
-void Connection::sendNotice(Peer& peer, Kind kind, uint64_t value) {
-  Notice& notice = peer.sent[static_cast<size_t>(kind) - static_cast<size_t>(Kind::Connect)];
+void Connection::sendNotice(Peer& peer, MessageKind kind, uint64_t value) {
+  Notice& notice = peer.sentNotices[static_cast<size_t>(kind) - static_cast<size_t>(MessageKind::Connect)];
   notice.connection = this;
   notice.value = value;
-  notice.done = [](Request& request, ucs_status_t) { static_cast<Notice&>(request).connection->unsentNotices_--; };
-  unsentNotices_++;
+  notice.onComplete = [](Request& request, ucs_status_t) {
+    static_cast<Notice&>(request).connection->unsentNoticeCount_--;
+  };
+  unsentNoticeCount_++;
   send(peer.rank, kind, 0, &notice.value, sizeof notice.value, notice);
 }
 
 void Connection::onNotice(Notice& notice) {
   Peer& peer = *notice.peer;
-  hasMoved_ = true;
-  if (notice.kind == Kind::Connect) {
+  hasProgressed_ = true;
+  if (notice.kind == MessageKind::Connect) {
     peer.isConnected = true;
-  } else if (notice.kind == Kind::Close) {
-    peer.closedAfter = notice.value;
+  } else if (notice.kind == MessageKind::Close) {
+    peer.sentBeforeClose = notice.value;
     hasClosedPeers_ = true;
-    sendNotice(peer, Kind::CloseReceived, 0);
+    sendNotice(peer, MessageKind::CloseReceived, 0);
   } else {
     peer.hasReceivedClose = true;
   }
@@ -180,75 +184,77 @@ void Connection::onNotice(Notice& notice) {
 
 // ── messages
 
-void Connection::send(uint32_t peer, Kind kind, uint64_t number, const void* data, size_t bytes, Request& request) {
-  ucp_request_param_t param = paramOf(request);
+void Connection::send(uint32_t peer, MessageKind kind, uint64_t number, const void* data, size_t bytes,
+                      Request& request) {
+  ucp_request_param_t param = makeRequestParam(request);
   param.cb.send = [](void* handle, ucs_status_t status, void* arg) {
-    finish(handle, status, *static_cast<Request*>(arg));
+    completeRequest(handle, status, *static_cast<Request*>(arg));
   };
-  const ucp_tag_t tag = tagOf(kind, job_, rank_, number);
-  finishIfCompleted(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
+  const ucp_tag_t tag = makeTag(kind, job_, rank_, number);
+  completeIfImmediate(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
 }
 
-void Connection::receive(uint32_t peer, Kind kind, uint64_t number, void* data, size_t bytes, Request& request) {
-  ucp_request_param_t param = paramOf(request);
+void Connection::receive(uint32_t peer, MessageKind kind, uint64_t number, void* data, size_t bytes, Request& request) {
+  ucp_request_param_t param = makeRequestParam(request);
   param.cb.recv = [](void* handle, ucs_status_t status, const ucp_tag_recv_info_t*, void* arg) {
-    finish(handle, status, *static_cast<Request*>(arg));
+    completeRequest(handle, status, *static_cast<Request*>(arg));
   };
-  const ucp_tag_t tag = tagOf(kind, job_, peer, number);
-  finishIfCompleted(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kFullTagMask, &param), request);
+  const ucp_tag_t tag = makeTag(kind, job_, peer, number);
+  completeIfImmediate(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kFullTagMask, &param),
+                      request);
 }
 
 bool Connection::progress() {
   if (!worker_ || isAbandoned_) return false;
-  hasMoved_ |= worker_->progress();
-  return std::exchange(hasMoved_, false);
+  hasProgressed_ |= worker_->progress();
+  return std::exchange(hasProgressed_, false);
 }
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, which is done, or `other` is readable, or the time has passed, or `interrupt`.
-/// False: UCX had something to do already.
-bool Connection::sleep(int64_t nanoseconds, int other) {
-  pollfd polled[3] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {other, POLLIN, 0}};
+/// Sleeps until UCX has something to do, which is done, or `extraFd` is readable, or the time has passed, or
+/// `interrupt`. False: UCX had something to do already.
+bool Connection::sleep(int64_t nanoseconds, int extraFd) {
+  pollfd polled[3] = {{wakeEvent_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {extraFd, POLLIN, 0}};
   const bool isArmed = worker_ && !isAbandoned_;
   if (isArmed && !worker_->arm()) return false;
   if (isArmed) polled[1].fd = worker_->fd();
-  const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
+  const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
-  if (ppoll(polled, 3, &limit, nullptr) > 0 && polled[1].revents != 0) hasMoved_ |= worker_->progress();
+  if (ppoll(polled, 3, &timeout, nullptr) > 0 && polled[1].revents != 0) hasProgressed_ |= worker_->progress();
   return true;
 }
 
-void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int other) {
-  wake_.reset();
-  while (!ready(arg) && !sleep(nanoseconds, other)) hasMoved_ |= worker_->progress();
+void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int extraFd) {
+  wakeEvent_.reset();
+  while (!ready(arg) && !sleep(nanoseconds, extraFd)) hasProgressed_ |= worker_->progress();
 }
 
-/// Whether the condition was met before the time `limit`.
+/// Whether the condition was met before the time `deadline`.
 template <typename Condition>
-bool Connection::progressUntil(int64_t limit, Condition condition) {
+bool Connection::progressUntil(int64_t deadline, Condition condition) {
   for (;;) {
-    wake_.reset();
+    wakeEvent_.reset();
     while (progress()) continue;
     if (condition()) return true;
     const int64_t now = monotonicNs();
-    if (now >= limit) return false;
-    sleep(std::min(limit - now, kPollNs));
+    if (now >= deadline) return false;
+    sleep(std::min(deadline - now, kPollIntervalNs));
   }
 }
 
 // ── closing
 
-void Connection::close(const std::vector<uint64_t>& sent) {
+void Connection::close(const std::vector<uint64_t>& sentCounts) {
   if (!worker_ || isAbandoned_) return;
-  const auto isAwaited = [](const Peer& peer) {
-    return peer.endpoint && !peer.isLost && !peer.closedAfter && !peer.hasReceivedClose;
+  const auto isCloseExpected = [](const Peer& peer) {
+    return peer.endpoint && !peer.isLost && !peer.sentBeforeClose && !peer.hasReceivedClose;
   };
   for (Peer& peer : peers_) {
-    if (isAwaited(peer)) sendNotice(peer, Kind::Close, sent[peer.rank]);
+    if (isCloseExpected(peer)) sendNotice(peer, MessageKind::Close, sentCounts[peer.rank]);
   }
-  const bool isDone = progressUntil(monotonicNs() + kCloseNs, [&] {
-    return unsentNotices_ == 0 && std::none_of(peers_.begin(), peers_.end(), isAwaited);
+  const bool isDone = progressUntil(monotonicNs() + kCloseTimeoutNs, [&] {
+    return unsentNoticeCount_ == 0 && std::none_of(peers_.begin(), peers_.end(), isCloseExpected);
   });
   if (!isDone) return abandon();
   worker_.reset();

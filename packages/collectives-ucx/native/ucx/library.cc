@@ -52,30 +52,30 @@ class GlobalSettings {
 };
 
 std::string firstLine(const char* text) {
-  const std::string all = text ? text : "unknown reason";
-  return all.substr(0, all.find('\n'));
+  const std::string message = text ? text : "unknown reason";
+  return message.substr(0, message.find('\n'));
 }
 
-/// Fills in `found`; else returns why that library cannot be used.
-std::string describeMissing(void* handle, Library& found) {
+/// Fills in `library`; else returns why that library cannot be used.
+std::string resolveSymbols(void* handle, Library& library) {
   const char* missingSymbol = nullptr;
-  Functions& functions = found.functions;
+  Functions& functions = library.functions;
 #define MOSAIC_UCX_FIND(type, name, symbol, parameters)                          \
   functions.name = reinterpret_cast<type(*) parameters>(dlsym(handle, #symbol)); \
   if (!functions.name && !missingSymbol) missingSymbol = #symbol;
   MOSAIC_UCX(MOSAIC_UCX_FIND)
 #undef MOSAIC_UCX_FIND
   if (functions.getVersion) {
-    functions.getVersion(&found.major, &found.minor, &found.release);
-    if (std::pair(found.major, found.minor) < std::pair(kMajor, kMinor)) {
-      return found.path + " version " + found.version() + ", which is too old";
+    functions.getVersion(&library.major, &library.minor, &library.release);
+    if (std::pair(library.major, library.minor) < std::pair(kMajor, kMinor)) {
+      return library.path + " version " + library.version() + ", which is too old";
     }
   }
-  return missingSymbol ? found.path + " without the symbol " + missingSymbol : "";
+  return missingSymbol ? library.path + " without the symbol " + missingSymbol : "";
 }
 
 /// The first that can be used.
-Library find(const std::vector<std::string>& candidates) {
+Library findLibrary(const std::vector<std::string>& candidates) {
   const GlobalSettings settings;
   std::string loadErrors, unsupported;
   const auto appendReason = [](std::string& reasons, const std::string& reason) {
@@ -88,10 +88,10 @@ Library find(const std::vector<std::string>& candidates) {
       appendReason(loadErrors, firstLine(dlerror()));
       continue;
     }
-    Library found;
-    found.path = candidate;
-    const std::string reason = describeMissing(handle, found);
-    if (reason.empty()) return found;
+    Library library;
+    library.path = candidate;
+    const std::string reason = resolveSymbols(handle, library);
+    if (reason.empty()) return library;
     appendReason(unsupported, reason);
   }
   throw Failure(
@@ -108,11 +108,12 @@ const Library* loadedLibrary = nullptr;
 const Library& load(const std::vector<std::string>& candidates) {
   const std::lock_guard lock(mutex);
   if (loadedLibrary) return *loadedLibrary;
-  Library found = find(candidates);
+  Library library = findLibrary(candidates);
   // Where it was found, if the system's search found it.
   Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(found.functions.getVersion), &info) && info.dli_fname) found.path = info.dli_fname;
-  return *(loadedLibrary = new Library(std::move(found)));
+  if (dladdr(reinterpret_cast<void*>(library.functions.getVersion), &info) && info.dli_fname)
+    library.path = info.dli_fname;
+  return *(loadedLibrary = new Library(std::move(library)));
 }
 
 const Library& library() {

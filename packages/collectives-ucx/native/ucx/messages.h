@@ -29,22 +29,22 @@ class Messages {
   void receive(MosaicMessage& message);
   /// Whether anything moved.
   bool progress();
-  /// As `MosaicHostTransport::wait`; also returns once the descriptor `other`, if any, is readable.
-  void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int other = -1) {
-    connection_.wait(nanoseconds, ready, arg, other);
+  /// As `MosaicHostTransport::wait`; also returns once the descriptor `extraFd`, if any, is readable.
+  void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int extraFd = -1) {
+    connection_.wait(nanoseconds, ready, arg, extraFd);
   }
 
   bool isLost(uint32_t rank) const { return connection_.isLost(rank); }
   void abandon() { connection_.abandon(); }
-  void close() { connection_.close(sent_); }
+  void close() { connection_.close(sentCounts_); }
   /// Whether UCX may still use memory of this.
   bool isInUse() const { return connection_.isInUse(); }
 
  private:
   struct Transfer;
 
-  Transfer& begin(MosaicMessage& message, uint64_t number, bool isSend);
-  void end(Transfer& transfer);
+  Transfer& beginTransfer(MosaicMessage& message, uint64_t number, bool isSend);
+  void endTransfer(Transfer& transfer);
   void onSent(Transfer& transfer, ucs_status_t status);
   void onHeader(Transfer& transfer, ucs_status_t status);
   void onPayload(Transfer& transfer, ucs_status_t status);
@@ -54,11 +54,11 @@ class Messages {
 
   MosaicMatches matches_ = nullptr;
   Connection connection_;
-  std::vector<uint64_t> sent_, received_;  // messages to and from each rank
-  std::vector<Transfer*> active_;
+  std::vector<uint64_t> sentCounts_, receivedCounts_;  // messages to and from each rank
+  std::vector<Transfer*> activeTransfers_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<Transfer*> freeTransfers_;
-  bool hasMoved_ = false;
+  bool hasProgressed_ = false;
 };
 
 }  // namespace mosaic::ucx

@@ -19,22 +19,22 @@ class Transport {
   const MosaicTransport* table() const { return &table_; }
 
  private:
-  static Transport& of(void* self) { return *static_cast<Transport*>(self); }
+  static Transport& fromSelf(void* self) { return *static_cast<Transport*>(self); }
 
   void connect(MosaicBootstrap& bootstrap);
   bool isLocal(uint32_t rank) const { return isLocal_[rank]; }
   bool reduce(MosaicReduction& reduction);
   bool progress();
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg);
-  bool isLost(uint32_t rank) const { return isLocal(rank) ? memory_.isLost(rank) : messages_.isLost(rank); }
+  bool isLost(uint32_t rank) const { return isLocal(rank) ? sharedMemory_.isLost(rank) : remoteMessages_.isLost(rank); }
 
   MosaicTransport table_;
-  MosaicHostTransport host_;
+  MosaicHostTransport hostTable_;
   /// By rank: on this rank's host.
   std::vector<bool> isLocal_;
   bool isSingleHost_ = false;
-  SharedMemory memory_;  // unless this rank is alone on its host
-  Messages messages_;    // to all others
+  SharedMemory sharedMemory_;  // unless this rank is alone on its host
+  Messages remoteMessages_;    // to all others
 };
 
 void Transport::connect(MosaicBootstrap& bootstrap) {
@@ -43,69 +43,70 @@ void Transport::connect(MosaicBootstrap& bootstrap) {
   }
   const auto ranksOnHost = std::count(isLocal_.begin(), isLocal_.end(), true);
   isSingleHost_ = ranksOnHost == bootstrap.size;
-  if (isSingleHost_ || ranksOnHost > 1) memory_.connect(bootstrap, isSingleHost_ ? Wakeup::Futex : Wakeup::Descriptor);
-  messages_.connect(bootstrap);
+  if (isSingleHost_ || ranksOnHost > 1)
+    sharedMemory_.connect(bootstrap, isSingleHost_ ? Wakeup::Futex : Wakeup::Descriptor);
+  remoteMessages_.connect(bootstrap);
 }
 
 /// Shared memory reduces where operands arrive, UCX does not: a group of several hosts leaves it to the engine.
 bool Transport::reduce(MosaicReduction& reduction) {
-  const auto isOnThisHost = [this](const MosaicMessage& message) { return isLocal(message.peer); };
-  if (!std::all_of(reduction.messages, reduction.messages + reduction.ranks - 1, isOnThisHost)) return false;
-  if (!memory_.isConnected()) return false;
-  memory_.reduce(reduction);
+  const auto isLocalMessage = [this](const MosaicMessage& message) { return isLocal(message.peer); };
+  if (!std::all_of(reduction.messages, reduction.messages + reduction.ranks - 1, isLocalMessage)) return false;
+  if (!sharedMemory_.isConnected()) return false;
+  sharedMemory_.reduce(reduction);
   return true;
 }
 
 bool Transport::progress() {
-  const bool hasProgressed = memory_.isConnected() && memory_.progress();
-  return messages_.progress() || hasProgressed;
+  const bool hasProgressed = sharedMemory_.isConnected() && sharedMemory_.progress();
+  return remoteMessages_.progress() || hasProgressed;
 }
 
 void Transport::wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
-  if (isSingleHost_) return memory_.sleep(nanoseconds, ready, arg);
-  if (!memory_.isConnected()) return messages_.wait(nanoseconds, ready, arg);
-  memory_.beginPoll();
-  messages_.wait(nanoseconds, ready, arg, memory_.fd());
-  memory_.endPoll();
+  if (isSingleHost_) return sharedMemory_.sleep(nanoseconds, ready, arg);
+  if (!sharedMemory_.isConnected()) return remoteMessages_.wait(nanoseconds, ready, arg);
+  sharedMemory_.beginPoll();
+  remoteMessages_.wait(nanoseconds, ready, arg, sharedMemory_.fd());
+  sharedMemory_.endPoll();
 }
 
 // ── the table
 
-Transport::Transport(const Settings& settings) : table_{}, host_{}, messages_(settings) {
-  table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "ucx", &host_, nullptr};
-  host_.self = this;
-  host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-    return captureFailure(failure, "connect", [&] { of(self).connect(*bootstrap); });
+Transport::Transport(const Settings& settings) : table_{}, hostTable_{}, remoteMessages_(settings) {
+  table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "ucx", &hostTable_, nullptr};
+  hostTable_.self = this;
+  hostTable_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
+    return captureFailure(failure, "connect", [&] { fromSelf(self).connect(*bootstrap); });
   };
-  host_.interrupt = [](void* self) {
-    of(self).messages_.interrupt();
-    of(self).memory_.interrupt();
+  hostTable_.interrupt = [](void* self) {
+    fromSelf(self).remoteMessages_.interrupt();
+    fromSelf(self).sharedMemory_.interrupt();
   };
-  host_.send = [](void* self, MosaicMessage* message) {
-    if (of(self).isLocal(message->peer)) of(self).memory_.send(*message);
-    else of(self).messages_.send(*message);
+  hostTable_.send = [](void* self, MosaicMessage* message) {
+    if (fromSelf(self).isLocal(message->peer)) fromSelf(self).sharedMemory_.send(*message);
+    else fromSelf(self).remoteMessages_.send(*message);
   };
-  host_.receive = [](void* self, MosaicMessage* message) {
-    if (of(self).isLocal(message->peer)) of(self).memory_.receive(*message);
-    else of(self).messages_.receive(*message);
+  hostTable_.receive = [](void* self, MosaicMessage* message) {
+    if (fromSelf(self).isLocal(message->peer)) fromSelf(self).sharedMemory_.receive(*message);
+    else fromSelf(self).remoteMessages_.receive(*message);
   };
-  host_.reduce = [](void* self, MosaicReduction* reduction) -> int { return of(self).reduce(*reduction); };
-  host_.progress = [](void* self) -> int { return of(self).progress(); };
-  host_.wait = [](void* self, int64_t nanoseconds, int (*ready)(void*), void* arg) {
-    of(self).wait(nanoseconds, ready, arg);
+  hostTable_.reduce = [](void* self, MosaicReduction* reduction) -> int { return fromSelf(self).reduce(*reduction); };
+  hostTable_.progress = [](void* self) -> int { return fromSelf(self).progress(); };
+  hostTable_.wait = [](void* self, int64_t nanoseconds, int (*ready)(void*), void* arg) {
+    fromSelf(self).wait(nanoseconds, ready, arg);
   };
-  host_.lost = [](void* self, uint32_t rank) -> int { return of(self).isLost(rank); };
-  host_.cancel = [](void* self) {
-    of(self).memory_.cancel();
-    of(self).messages_.abandon();
+  hostTable_.lost = [](void* self, uint32_t rank) -> int { return fromSelf(self).isLost(rank); };
+  hostTable_.cancel = [](void* self) {
+    fromSelf(self).sharedMemory_.cancel();
+    fromSelf(self).remoteMessages_.abandon();
   };
-  host_.close = [](void* self) {
-    of(self).memory_.close();
-    of(self).messages_.close();
+  hostTable_.close = [](void* self) {
+    fromSelf(self).sharedMemory_.close();
+    fromSelf(self).remoteMessages_.close();
   };
-  host_.free = [](void* self) {
+  hostTable_.free = [](void* self) {
     // What UCX was stopped in the middle of refers to this for ever.
-    if (!of(self).messages_.isInUse()) delete &of(self);
+    if (!fromSelf(self).remoteMessages_.isInUse()) delete &fromSelf(self);
   };
 }
 

@@ -11,7 +11,7 @@ namespace mosaic::ucx {
 namespace {
 
 // Ranks of one process make their contexts at the same time; UCX's own start is not meant for that.
-std::mutex contexts;
+std::mutex contextMutex;
 
 /// What suits large messages and failures, unless the user has set it: variables without UCX_.
 ///
@@ -33,11 +33,11 @@ class Config {
   Config& operator=(const Config&) = delete;
 
   const ucp_config_t* get() const { return config_; }
-  void set(const std::string& name, const std::string& value) {
+  void setOption(const std::string& name, const std::string& value) {
     check(library().functions.configModify(config_, name.c_str(), value.c_str()), "ucx: UCX_" + name + "=" + value);
   }
   /// Version 1.13 takes such names without "TCP_", and ignores what it does not have; others may differ.
-  void setTcp(const std::string& name, const std::string& value) {
+  void setTcpOption(const std::string& name, const std::string& value) {
     library().functions.configModify(config_, ("TCP_" + name).c_str(), value.c_str());
     library().functions.configModify(config_, name.c_str(), value.c_str());
   }
@@ -48,34 +48,34 @@ class Config {
 
 }  // namespace
 
-void check(ucs_status_t status, const std::string& what) {
+void check(ucs_status_t status, const std::string& context) {
   if (status >= UCS_OK) return;
-  throw Failure(MOSAIC_FAILURE_DEVICE, what + ": " + library().functions.statusString(status));
+  throw Failure(MOSAIC_FAILURE_DEVICE, context + ": " + library().functions.statusString(status));
 }
 
 Worker::Worker(const Settings& settings, uint32_t ranks) {
-  const std::lock_guard lock(contexts);
+  const std::lock_guard lock(contextMutex);
   const Functions& ucp = library().functions;
   Config config;
-  const auto isUnset = [](const std::string& name) { return getenv(("UCX_" + name).c_str()) == nullptr; };
+  const auto isNotSet = [](const std::string& name) { return getenv(("UCX_" + name).c_str()) == nullptr; };
   for (const auto& [name, value] : kSettings) {
-    if (isUnset(name)) config.set(name, value);
+    if (isNotSet(name)) config.setOption(name, value);
   }
   for (const auto& [name, value] : kTcpSettings) {
-    if (isUnset(std::string("TCP_") + name)) config.setTcp(name, value);
+    if (isNotSet(std::string("TCP_") + name)) config.setTcpOption(name, value);
   }
-  if (!settings.network.empty()) config.set("NET_DEVICES", settings.network);
-  if (!settings.ports.empty()) config.setTcp("PORT_RANGE", settings.ports);
+  if (!settings.network.empty()) config.setOption("NET_DEVICES", settings.network);
+  if (!settings.ports.empty()) config.setTcpOption("PORT_RANGE", settings.ports);
   ucp_params_t params{};
   params.field_mask = kParamFeatures | kParamEstimatedEndpoints;
   params.features = kFeatureTag | kFeatureWakeup;
   params.estimated_num_eps = ranks;
   const std::string network = settings.network.empty() ? "" : " on network \"" + settings.network + "\"";
   const std::string remedy = "; `ucx_info -d` lists the networks that UCX finds on this host";
-  const ucs_status_t created = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
-  if (created < UCS_OK) {
+  const ucs_status_t initStatus = ucp.init(kMajor, kMinor, &params, config.get(), &context_);
+  if (initStatus < UCS_OK) {
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "ucx: cannot initialize UCX" + network + ": " + ucp.statusString(created) + remedy);
+                  "ucx: cannot initialize UCX" + network + ": " + ucp.statusString(initStatus) + remedy);
   }
   ucp_worker_params_t parameters{};
   parameters.field_mask = kWorkerThreadMode;
@@ -95,7 +95,7 @@ Worker::Worker(const Settings& settings, uint32_t ranks) {
 }
 
 Worker::~Worker() {
-  const std::lock_guard lock(contexts);
+  const std::lock_guard lock(contextMutex);
   library().functions.workerDestroy(worker_);
   library().functions.cleanup(context_);
 }
@@ -105,16 +105,16 @@ std::string Worker::address() const {
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
   check(ucp.workerGetAddress(worker_, &address, &bytes), "ucp_worker_get_address");
-  std::string copy(reinterpret_cast<const char*>(address), bytes);
+  std::string addressBytes(reinterpret_cast<const char*>(address), bytes);
   ucp.workerReleaseAddress(worker_, address);
-  return copy;
+  return addressBytes;
 }
 
-ucp_ep_h Worker::endpointTo(const std::string& address, const ucp_err_handler_t& onError) const {
+ucp_ep_h Worker::createEndpoint(const std::string& address, const ucp_err_handler_t& onError) const {
   ucp_ep_params_t params{};
   params.field_mask = kEndpointAddress | kEndpointErrorMode | kEndpointErrorHandler;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  params.err_mode = kErrorsOfPeers;
+  params.err_mode = kErrorHandlingPeer;
   params.err_handler = onError;
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = library().functions.epCreate(worker_, &params, &endpoint);

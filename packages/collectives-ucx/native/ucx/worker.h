@@ -28,7 +28,7 @@ class Worker {
   std::string address() const;
   /// Null where no network of this host reaches that address. `onError` is called, in `progress`, once the endpoint
   /// has failed.
-  ucp_ep_h endpointTo(const std::string& address, const ucp_err_handler_t& onError) const;
+  ucp_ep_h createEndpoint(const std::string& address, const ucp_err_handler_t& onError) const;
   ucp_worker_h handle() const { return worker_; }
 
   /// Whether anything moved.
@@ -43,7 +43,7 @@ class Worker {
   int fd_ = -1;
 };
 
-/// Throws Failure for a status that is an error: `what`: the status in UCX's words.
-void check(ucs_status_t status, const std::string& what);
+/// Throws Failure for a status that is an error: `context`: the status in UCX's words.
+void check(ucs_status_t status, const std::string& context);
 
 }  // namespace mosaic::ucx

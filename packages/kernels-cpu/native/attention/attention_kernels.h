@@ -60,14 +60,15 @@ struct ScoreModifiers {
 struct ForwardPanel {
   void* q;        // [D][width]; of float32 products times scale
   float* out;     // [Dv][width], Σ e^(s − m) v
-  float* negMax;  // [width], −m · log2 e, or −m where `large`. m may lag behind the true maximum, see fold_block.h
+  float*
+      negMax;  // [width], −m · log2 e, or −m where `isLargeMode`. m may lag behind the true maximum, see fold_block.h
   float* sum;     // [width], Σ e^(s − m); 0 when nothing has been seen
   float* weightSum;  // [width], the same of the weights as products have them, rounded; of float32 products `sum`
   float* scores;  // [keys][width], scratch
   void* p;        // [keys][width], scratch; of float32 products the same memory as `scores`
   float scale;    // of bfloat16 products
   int32_t depth, valueDepth;  // D and Dv
-  bool large;     // whether some row has, or had, a large m
+  bool isLargeMode;           // whether some row has, or had, a large m
 };
 
 /// One query of the heads that share a key head, while keys are folded into it; lanes are keys.
@@ -85,14 +86,14 @@ struct QueryFold {
 struct BackwardPanel {
   void *q, *dOut;            // [D][width] and [Dv][width]; q of float32 products times scale
   float* dq;                 // [D][width], Σ ds k, not yet times scale
-  float *negLse, *negDelta;  // [width]; −lse · log2 e, or −lse where `large`; −∞ for a row that sees nothing
+  float *negLse, *negDelta;  // [width]; −lse · log2 e, or −lse where `isLargeMode`; −∞ for a row that sees nothing
   void *p, *ds;              // p = e^(s − lse), ds = p (dOut · v − delta)
   void* dsPanel;             // ds as the products of dq read it: [keys][width] of bfloat16 pairs, else `ds`
   float* weights;            // [keys][width] of bfloat16 products: p before it is rounded
   int64_t stride, dsPanelStride;
   float scale;  // of bfloat16 products
   int32_t depth, valueDepth;
-  bool large;  // whether some row has a large lse
+  bool isLargeMode;  // whether some row has a large lse
 };
 
 /// Memory of a block whose scores are modified, [keys][width] each.
@@ -125,7 +126,7 @@ struct AttentionKernels {
   /// dst[c · stride + r] ← rows[r · rowStride + c], zero from `count` up to a multiple of `keyMultiple`. Of bfloat16.
   void (*transpose)(const void* rows, int64_t rowStride, int64_t count, int64_t columns, void* dst, int64_t stride);
   /// Whether all of count × columns numbers are finite.
-  bool (*finite)(const void* rows, int64_t stride, int64_t count, int64_t columns);
+  bool (*isFinite)(const void* rows, int64_t stride, int64_t count, int64_t columns);
   /// panel[d · width + r] ← rows[r · stride + d] · factor, zero for r ≥ count. Reads whole rows of `depthMultiple`.
   /// The factor is that of float32 products.
   void (*toPanel)(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor, void* panel);
@@ -140,7 +141,8 @@ struct AttentionKernels {
   void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
 
   /// The same of modified scores, for rows that see parts or, without `visible`, all. Only float32 products have it.
-  void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible, const ScoreModifiers& by);
+  void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                       const ScoreModifiers& modifiers);
 
   /// p, ds and dq of a block that every row sees in full.
   void (*gradient)(const BackwardPanel& panel, const KvRows& keys);
@@ -148,7 +150,7 @@ struct AttentionKernels {
   void (*gradientMasked)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible);
   /// The same of modified scores; p is left as dv needs it, with what was dropped. Only float32 products have it.
   void (*gradientModified)(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                           const ScoreModifiers& by, const ModifiedScratch& scratch);
+                           const ScoreModifiers& modifiers, const ModifiedScratch& scratch);
   /// Adds a term to dk or dv.
   void (*keyGradient)(const KeyGradient& term);
   /// The same, skipping pairs that do not see each other, so that NaN in a row reaches only the keys it sees.

@@ -33,18 +33,18 @@ struct BackwardStep {
 struct BackwardGrid {
   int64_t keys, rows;            // per key head; rows of one query head
   int64_t keysPerBlock, rowsPerBlock;
-  int64_t group;                 // query heads per key head: each has its own row blocks
+  int64_t groupSize;  // query heads per key head: each has its own row blocks
 
   int32_t keyBlocks() const { return static_cast<int32_t>((keys + keysPerBlock - 1) / keysPerBlock); }
   int32_t rowBlocksPerHead() const { return static_cast<int32_t>((rows + rowsPerBlock - 1) / rowsPerBlock); }
-  int32_t rowBlocks() const { return static_cast<int32_t>(rowBlocksPerHead() * group); }
+  int32_t rowBlocks() const { return static_cast<int32_t>(rowBlocksPerHead() * groupSize); }
   Range keyRange(int32_t block) const;
   Range rowRange(int32_t block) const;  // within the query head rowHead(block)
   int64_t rowHead(int32_t block) const { return block / rowBlocksPerHead(); }
 };
 
 /// The steps with work of one key head.
-std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
+std::vector<BackwardStep> makeBackwardSteps(const BackwardGrid& grid, const TileVisibility& visibility);
 
 /// The order of all steps: the first step of every head, then the second of every head that has one, and so on, so that
 /// the steps of a chain are claimed one after the other, and heads side by side.
@@ -55,18 +55,19 @@ class StepOrder {
   };
 
   StepOrder(const BatchVisibility& visibility, const std::vector<std::vector<BackwardStep>>& steps, int64_t batches,
-            int64_t keyHeads)
-      : keyHeads_(keyHeads) {
-    const auto stepsOf = [&](int64_t batch) { return static_cast<int64_t>(steps[visibility.indexOf(batch)].size()); };
+            int64_t numKvHeads)
+      : numKvHeads_(numKvHeads) {
+    const auto stepCount = [&](int64_t batch) { return static_cast<int64_t>(steps[visibility.indexOf(batch)].size()); };
     for (int64_t b = 0; b < batches; ++b) batches_.push_back(b);
-    std::stable_sort(batches_.begin(), batches_.end(), [&](int64_t a, int64_t b) { return stepsOf(a) > stepsOf(b); });
+    std::stable_sort(batches_.begin(), batches_.end(),
+                     [&](int64_t a, int64_t b) { return stepCount(a) > stepCount(b); });
     // Ranges of steps that equally many batch elements have, from those that all have on.
     int64_t first = 0, tasks = 0;
-    for (int64_t active = batches; active > 0; --active) {
-      const int64_t end = stepsOf(batches_[static_cast<size_t>(active) - 1]);
+    for (int64_t sampleCount = batches; sampleCount > 0; --sampleCount) {
+      const int64_t end = stepCount(batches_[static_cast<size_t>(sampleCount) - 1]);
       if (end == first) continue;
-      stepRanges_.push_back({tasks, first, active});
-      tasks += (end - first) * active * keyHeads;
+      stepRanges_.push_back({tasks, first, sampleCount});
+      tasks += (end - first) * sampleCount * numKvHeads;
       first = end;
     }
     tasks_ = tasks;
@@ -74,20 +75,21 @@ class StepOrder {
 
   int64_t tasks() const { return tasks_; }
 
-  StepIndex at(int64_t task) const {
-    const auto isLater = [](int64_t at, const StepRange& range) { return at < range.firstTask; };
-    const StepRange& range = *(std::upper_bound(stepRanges_.begin(), stepRanges_.end(), task, isLater) - 1);
-    const int64_t heads = range.active * keyHeads_, own = task - range.firstTask, head = own % heads;
-    const int64_t batch = batches_[static_cast<size_t>(head / keyHeads_)];
-    return {range.firstStep + own / heads, batch * keyHeads_ + head % keyHeads_};
+  StepIndex stepAt(int64_t task) const {
+    const auto startsAfter = [](int64_t taskIndex, const StepRange& range) { return taskIndex < range.firstTask; };
+    const StepRange& range = *(std::upper_bound(stepRanges_.begin(), stepRanges_.end(), task, startsAfter) - 1);
+    const int64_t heads = range.sampleCount * numKvHeads_, taskInRange = task - range.firstTask,
+                  head = taskInRange % heads;
+    const int64_t batch = batches_[static_cast<size_t>(head / numKvHeads_)];
+    return {range.firstStep + taskInRange / heads, batch * numKvHeads_ + head % numKvHeads_};
   }
 
  private:
   struct StepRange {
-    int64_t firstTask, firstStep, active;  // active: how many batch elements have these steps
+    int64_t firstTask, firstStep, sampleCount;  // sampleCount: how many batch elements have these steps
   };
 
-  int64_t keyHeads_, tasks_ = 0;
+  int64_t numKvHeads_, tasks_ = 0;
   std::vector<int64_t> batches_;  // those with most steps first
   std::vector<StepRange> stepRanges_;
 };
@@ -95,12 +97,12 @@ class StepOrder {
 /// Counts the finished steps of every chain.
 class StepSequencer {
  public:
-  explicit StepSequencer(int64_t chains) : completed_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
+  explicit StepSequencer(int64_t chains) : completedSteps_(new std::atomic<int32_t>[static_cast<size_t>(chains)]()) {}
   void waitForStep(int64_t chain, int32_t order) const;
-  void finish(int64_t chain) { completed_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
+  void finish(int64_t chain) { completedSteps_[static_cast<size_t>(chain)].fetch_add(1, std::memory_order_release); }
 
  private:
-  std::unique_ptr<std::atomic<int32_t>[]> completed_;
+  std::unique_ptr<std::atomic<int32_t>[]> completedSteps_;
 };
 
 Range BackwardGrid::keyRange(int32_t block) const {
@@ -112,7 +114,7 @@ Range BackwardGrid::rowRange(int32_t block) const {
   return {first, std::min(rows, first + rowsPerBlock)};
 }
 
-std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
+std::vector<BackwardStep> makeBackwardSteps(const BackwardGrid& grid, const TileVisibility& visibility) {
   const int32_t keyBlocks = grid.keyBlocks(), rowBlocks = grid.rowBlocks();
   std::vector<int32_t> keyOrder(static_cast<size_t>(keyBlocks)), rowOrder(static_cast<size_t>(rowBlocks));
   std::vector<BackwardStep> steps;
@@ -128,11 +130,11 @@ std::vector<BackwardStep> backwardSteps(const BackwardGrid& grid, const TileVisi
 }
 
 void StepSequencer::waitForStep(int64_t chain, int32_t order) const {
-  spinUntil([&] { return completed_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == order; });
+  spinUntil([&] { return completedSteps_[static_cast<size_t>(chain)].load(std::memory_order_acquire) == order; });
 }
 
 /// Blocks of a task: large enough to hide loading and storing panels, small enough for every thread to have some.
-BackwardGrid gridFor(const AttendBackwardArguments& a, int64_t groupRows) {
+BackwardGrid makeGrid(const AttendBackwardArguments& a, int64_t groupRows) {
   const int64_t(&k)[4] = a.kv.k.shape;
   BackwardGrid grid{k[2], a.q.shape[2], 1024, 0, a.q.shape[1] / k[1]};
   const int64_t heads = k[0] * k[1];
@@ -160,37 +162,37 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const bool sameDType = args.kv.k.dtype == dtype && args.kv.v.dtype == dtype && args.saved.dOut.dtype == dtype;
   const CallModifiers modifiers(args.tile);
   // As in the forward: weights must come out as they did there.
-  const bool isPlain = sameDType && !modifiers.any();
-  const AttentionKernels& kernels = microKernels(isa, isPlain ? dtype : DType::Float32).attention;
+  const bool usesInputDType = sameDType && !modifiers.modifiesScores();
+  const AttentionKernels& kernels = microKernels(isa, usesInputDType ? dtype : DType::Float32).attention;
   const BackwardCall call{args, kernels, modifiers};
   checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendBackwardShortSequences(args, isa, pool)) return;
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
-  pool.shared().reset();
-  const BackwardGrid grid = gridFor(args, gradientGroupRows(call));
+  pool.sharedArena().reset();
+  const BackwardGrid grid = makeGrid(args, gradientGroupRows(call));
   std::vector<PanelSegments> panels;
   std::vector<std::vector<BackwardStep>> steps;
   for (size_t i = 0; i < visibility.count(); ++i) {
-    panels.emplace_back(visibility[i], args.q.shape[2], kernels.width, pool.shared());
-    steps.push_back(backwardSteps(grid, visibility[i]));
+    panels.emplace_back(visibility[i], args.q.shape[2], kernels.width, pool.sharedArena());
+    steps.push_back(makeBackwardSteps(grid, visibility[i]));
   }
-  const int64_t keyHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * keyHeads;
-  const StepOrder order(visibility, steps, args.kv.k.shape[0], keyHeads);
+  const int64_t numKvHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * numKvHeads;
+  const StepOrder order(visibility, steps, args.kv.k.shape[0], numKvHeads);
   StepSequencer keySequencer(heads * grid.keyBlocks()), rowSequencer(heads * grid.rowBlocks());
 
   pool.parallelFor(order.tasks(), [&](int64_t task, int worker) {
-    const auto [number, head] = order.at(task);
-    const size_t sample = visibility.indexOf(head / keyHeads);
-    const BackwardStep& step = steps[sample][static_cast<size_t>(number)];
+    const auto [stepIndex, head] = order.stepAt(task);
+    const size_t sample = visibility.indexOf(head / numKvHeads);
+    const BackwardStep& step = steps[sample][static_cast<size_t>(stepIndex)];
     const int64_t keyChain = head * grid.keyBlocks() + step.keyBlock;
     const int64_t rowChain = head * grid.rowBlocks() + step.rowBlock;
     keySequencer.waitForStep(keyChain, step.keyOrder);
     rowSequencer.waitForStep(rowChain, step.rowOrder);
     const StepGuard guard{keySequencer, rowSequencer, keyChain, rowChain};
-    const int64_t keyHead = head % keyHeads;
-    const GradientTask at{head / keyHeads, keyHead * grid.group + grid.rowHead(step.rowBlock), keyHead,
+    const int64_t keyHead = head % numKvHeads;
+    const GradientTask at{head / numKvHeads, keyHead * grid.groupSize + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
-    gradientTask(call, panels[sample], at, pool.arena(worker));
+    runGradientTask(call, panels[sample], at, pool.arena(worker));
   });
 }
 

@@ -8,7 +8,7 @@ namespace mosaic {
 namespace {
 
 /// The position of every row of some spans.
-std::vector<int32_t> positionsOf(std::span<const Span> spans) {
+std::vector<int32_t> expandPositions(std::span<const Span> spans) {
   std::vector<int32_t> positions;
   for (const Span& span : spans) {
     if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
@@ -39,44 +39,47 @@ void deriveKey(const AttentionDropout& dropout, uint32_t (&key)[2]) {
 
 CallModifiers::CallModifiers(const Tile& tile) {
   if (!tile.modifiers) return;
-  const AttentionModifiers& given = *tile.modifiers;
-  if (given.origin) batch_ = given.origin->batch, head_ = given.origin->head;
-  softcap_ = given.softcap;
-  if (given.slopes.data != nullptr) {
-    for (int64_t i = 0; i < given.slopes.shape[0]; ++i) {
-      slopes_.push_back(static_cast<const float*>(given.slopes.data)[i * given.slopes.stride[0]]);
+  const AttentionModifiers& modifiers = *tile.modifiers;
+  if (modifiers.origin) batch_ = modifiers.origin->batch, head_ = modifiers.origin->head;
+  softcap_ = modifiers.softcap;
+  if (modifiers.slopes.data != nullptr) {
+    for (int64_t i = 0; i < modifiers.slopes.shape[0]; ++i) {
+      slopes_.push_back(static_cast<const float*>(modifiers.slopes.data)[i * modifiers.slopes.stride[0]]);
     }
   }
-  if (given.dropout && given.dropout->probability > 0) {
-    dropoutThreshold_ = static_cast<uint32_t>(std::ceil(given.dropout->probability * 0x1p24));
-    dropoutScale_ = 1.0f / (1.0f - given.dropout->probability);
-    batch_ += given.dropout->batchOffset;
-    deriveKey(*given.dropout, philoxKey_);
+  if (modifiers.dropout && modifiers.dropout->probability > 0) {
+    dropoutThreshold_ = static_cast<uint32_t>(std::ceil(modifiers.dropout->probability * 0x1p24));
+    dropoutScale_ = 1.0f / (1.0f - modifiers.dropout->probability);
+    batch_ += modifiers.dropout->batchOffset;
+    deriveKey(*modifiers.dropout, philoxKey_);
   }
-  any_ = softcap_ > 0 || !slopes_.empty() || dropoutThreshold_ > 0;
+  modifiesScores_ = softcap_ > 0 || !slopes_.empty() || dropoutThreshold_ > 0;
   if (slopes_.empty() && dropoutThreshold_ == 0) return;
-  queries_ = positionsOf(tile.q);
-  keys_ = positionsOf(tile.k);
+  queries_ = expandPositions(tile.q);
+  keys_ = expandPositions(tile.k);
 }
 
-ScoreModifiers CallModifiers::ofRows(const PanelPlace& place, int32_t width, Arena& arena) const {
-  ScoreModifiers by{softcap_, nullptr, nullptr, nullptr, keys_.data(), static_cast<uint32_t>(batch_ + place.batch),
-                    dropoutThreshold_, {philoxKey_[0], philoxKey_[1]}, dropoutScale_};
-  if (keys_.empty()) return by;
+ScoreModifiers CallModifiers::makeScoreModifiers(const PanelLocation& location, int32_t width, Arena& arena) const {
+  ScoreModifiers scoreModifiers{softcap_,          nullptr,
+                                nullptr,           nullptr,
+                                keys_.data(),      static_cast<uint32_t>(batch_ + location.batch),
+                                dropoutThreshold_, {philoxKey_[0], philoxKey_[1]},
+                                dropoutScale_};
+  if (keys_.empty()) return scoreModifiers;
   int32_t* queries = arena.allocate<int32_t>(width);
   int32_t* heads = arena.allocate<int32_t>(width);
   float* slopes = arena.allocate<float>(width);
   for (int32_t r = 0; r < width; ++r) {
     // Rows past the last are those of the first: no row of a panel is without a position.
-    const int32_t row = r < place.rows() ? r : 0;
-    queries[r] = queries_[static_cast<size_t>(place.first + row % place.count)];
-    heads[r] = static_cast<int32_t>(head_ + place.head + row / place.count);
+    const int32_t row = r < location.rows() ? r : 0;
+    queries[r] = queries_[static_cast<size_t>(location.first + row % location.count)];
+    heads[r] = static_cast<int32_t>(head_ + location.head + row / location.count);
     slopes[r] = slopes_.empty() ? 0 : slopes_[static_cast<size_t>(heads[r])];
   }
-  by.queries = queries;
-  by.heads = heads;
-  if (!slopes_.empty()) by.slopes = slopes;
-  return by;
+  scoreModifiers.queries = queries;
+  scoreModifiers.heads = heads;
+  if (!slopes_.empty()) scoreModifiers.slopes = slopes;
+  return scoreModifiers;
 }
 
 }  // namespace mosaic

@@ -11,7 +11,7 @@
 namespace mosaic {
 
 /// Which rows a panel has: those of `heads` heads, one head after the other.
-struct PanelPlace {
+struct PanelLocation {
   int64_t batch, head;
   int32_t heads;
   int64_t first;  // row of each head
@@ -25,12 +25,12 @@ class CallModifiers {
   explicit CallModifiers(const Tile& tile);
 
   /// Whether there are any that modify scores or weights; sample masks and the origin do not.
-  bool any() const { return any_; }
+  bool modifiesScores() const { return modifiesScores_; }
   /// Those of the rows of a panel, `width` of them; memory is of the arena.
-  ScoreModifiers ofRows(const PanelPlace& place, int32_t width, Arena& arena) const;
+  ScoreModifiers makeScoreModifiers(const PanelLocation& location, int32_t width, Arena& arena) const;
 
  private:
-  bool any_ = false;
+  bool modifiesScores_ = false;
   float softcap_ = 0, dropoutScale_ = 1;
   std::vector<float> slopes_;              // of all heads of the model; empty: none
   std::vector<int32_t> queries_, keys_;    // positions of all rows, where they count

@@ -26,21 +26,21 @@ struct FoldBlock {
   using Vec = typename V::Vec;
   using Shape = typename E::template Shape<V>;
   static constexpr int N = vectors, R = N == Shape::vectors ? Shape::rows : Shape::narrowRows;
-  static constexpr int L = V::lanes, perElement = E::perElement;
+  static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
   static constexpr float kRescaleThreshold = 40;     // of (s − m) · log2 e
-  static constexpr int32_t kFirstKeys = E::perElement == 1 ? 16 : 32;  // keys that give a row its first m
+  static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that give a row its first m
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or, as m is the score of a key in it, about 1 or more
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
-    int32_t done = 0;
+    int32_t doneKeys = 0;
     if (isEmpty(panel)) {
-      done = keys.count < kFirstKeys ? keys.count : kFirstKeys;
-      scoreAndRescale(panel, keys, 0, done);
+      doneKeys = keys.count < kFirstKeys ? keys.count : kFirstKeys;
+      scoreAndRescale(panel, keys, 0, doneKeys);
     }
-    if (isEmpty(panel) || !foldFused<false>(panel, keys, done, nullptr)) {
-      scoreAndRescale(panel, keys, done, keys.count);
+    if (isEmpty(panel) || !foldFused<false>(panel, keys, doneKeys, nullptr)) {
+      scoreAndRescale(panel, keys, doneKeys, keys.count);
     }
     accumulate(panel, keys);
   }
@@ -49,22 +49,22 @@ struct FoldBlock {
     const MatrixUnit<V> unit;
     if (isEmpty(panel) || !foldFused<true>(panel, keys, 0, &visible)) {
       float blockMax[width];
-      scores(panel, keys, 0, keys.count, blockMax);
-      mask(panel, keys, visible, blockMax);
+      computeScores(panel, keys, 0, keys.count, blockMax);
+      applyMask(panel, keys, visible, blockMax);
       rescale(panel, 0, keys.count, blockMax);
     }
     accumulateVisible(panel, keys, visible);
   }
 
   MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                    const ScoreModifiers& by) {
-    static_assert(perElement == 1, "dropout is applied to float32 weights");
+                                    const ScoreModifiers& modifiers) {
+    static_assert(valuesPerElement == 1, "dropout is applied to float32 weights");
     float blockMax[width];
-    scores(panel, keys, 0, keys.count, blockMax);
-    ScoreBlock<V, N>::modify(by, keys.first, keys.count, panel.scores, nullptr);
-    visible ? mask(panel, keys, *visible, blockMax) : findMax(panel, keys.count, blockMax);
+    computeScores(panel, keys, 0, keys.count, blockMax);
+    ScoreBlock<V, N>::modify(modifiers, keys.first, keys.count, panel.scores, nullptr);
+    visible ? applyMask(panel, keys, *visible, blockMax) : findMax(panel, keys.count, blockMax);
     rescale(panel, 0, keys.count, blockMax);
-    if (by.dropoutThreshold > 0) drop(panel, keys, by);
+    if (modifiers.dropoutThreshold > 0) applyDropout(panel, keys, modifiers);
     visible ? accumulateVisible(panel, keys, *visible) : accumulate(panel, keys);
   }
 
@@ -80,48 +80,48 @@ struct FoldBlock {
   /// Whether all of V is. It lies along depth for float32 products, else along keys.
   MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
     const Operand& v = keys.columns;
-    return perElement == 1 ? Pack<V, E, N>::finite(v.data, v.step, keys.count, depth)
-                           : Pack<V, E, N>::finite(v.data, v.rowStride, depth, keys.count);
+    return valuesPerElement == 1 ? Pack<V, E, N>::isFinite(v.data, v.step, keys.count, depth)
+                                 : Pack<V, E, N>::isFinite(v.data, v.rowStride, depth, keys.count);
   }
 
   /// Whether some row has seen nothing and has no m yet.
   MOSAIC_INLINE bool isEmpty(const ForwardPanel& panel) {
-    bool any = false;
-    for (int n = 0; n < N; ++n) any |= V::any(V::less(V::load(panel.sum + n * L), V::set1(kMinSum)));
-    return any;
+    bool anyUnseen = false;
+    for (int n = 0; n < N; ++n) anyUnseen |= V::any(V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum)));
+    return anyUnseen;
   }
 
   /// (s − m) · log2 e of a score as the products gave it.
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negMax, Vec scale) {
-    return large ? V::mul(V::add(scaled(s, scale), negMax), V::set1(kLog2e)) : V::fma(s, scale, negMax);
+    return isLargeMode ? V::mul(V::add(scaleScore(s, scale), negMax), V::set1(kLog2e)) : V::fma(s, scale, negMax);
   }
 
   /// What `exponent` multiplies scores by.
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE Vec exponentScale(const ForwardPanel& panel) {
-    const float scale = perElement == 1 ? 1 : panel.scale;
-    return V::set1(large ? scale : scale * kLog2e);
+    const float scale = valuesPerElement == 1 ? 1 : panel.scale;
+    return V::set1(isLargeMode ? scale : scale * kLog2e);
   }
 
   /// A score that products of bfloat16 gave, rounded before m is subtracted.
-  MOSAIC_INLINE Vec scaled(Vec s, Vec scale) {
-    if constexpr (perElement == 1) {
+  MOSAIC_INLINE Vec scaleScore(Vec s, Vec scale) {
+    if constexpr (valuesPerElement == 1) {
       return s;
     } else {
-      return V::rounded(V::mul(s, scale));
+      return V::roundToBf16(V::mul(s, scale));
     }
   }
 
-  /// The weights of `perElement` keys from key j on, vector n of rows. Returns `weights` with these added as they are
-  /// stored.
-  MOSAIC_INLINE Vec storeWeights(const ForwardPanel& panel, int32_t j, int n, const Vec (&p)[perElement],
+  /// The weights of `valuesPerElement` keys from key j on, vector n of rows. Returns `weights` with these added as they
+  /// are stored.
+  MOSAIC_INLINE Vec storeWeights(const ForwardPanel& panel, int32_t j, int n, const Vec (&p)[valuesPerElement],
                                  Vec weights) {
-    if constexpr (perElement == 1) {
+    if constexpr (valuesPerElement == 1) {
       V::store(static_cast<float*>(panel.p) + j * width + n * L, p[0]);
       return weights;
     } else {
-      const auto pairs = V::interleave(V::round(p[0], p[1]));
+      const auto pairs = V::interleave(V::roundToPairs(p[0], p[1]));
       V::storePairs(static_cast<uint32_t*>(panel.p) + j / 2 * width + n * L, pairs);
       return V::dot(pairs, V::setPairs(0x3f803f80u), weights);
     }
@@ -135,56 +135,58 @@ struct FoldBlock {
     }
   }
 
-  template <bool masked>
+  template <bool isMasked>
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, int32_t from,
                                const VisibleKeys* visible) {
-    return panel.large ? foldInOnePass<masked, true>(panel, keys, from, visible)
-                       : foldInOnePass<masked, false>(panel, keys, from, visible);
+    return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, from, visible)
+                             : foldInOnePass<isMasked, false>(panel, keys, from, visible);
   }
 
   /// p ← e^(s − m), sum += p for the keys from `from` on, in one pass; p is 0 where a mask excludes the pair. If m lags
   /// too far: false, with the sum as before.
-  template <bool masked, bool large>
+  template <bool isMasked, bool isLargeMode>
   MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, int32_t from,
                                    const VisibleKeys* visible) {
     float blockMax[width], blockSum[width], blockWeights[width];
     for (int n = 0; n < N; ++n) {
-      for (float* each : {blockMax, blockSum, blockWeights}) V::store(each + n * L, V::zero());
+      for (float* sums : {blockMax, blockSum, blockWeights}) V::store(sums + n * L, V::zero());
     }
-    const Vec scale = exponentScale<large>(panel);
+    const Vec scale = exponentScale<isLargeMode>(panel);
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
-      if (N == 1 && perElement == 1) prefetchValues(panel, keys, j, rows);
+      if (N == 1 && valuesPerElement == 1) prefetchValues(panel, keys, j, rows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negMax = V::load(panel.negMax + n * L);
-        Vec top = V::load(blockMax + n * L), sum = V::load(blockSum + n * L), weights = V::load(blockWeights + n * L);
+        Vec maxScore = V::load(blockMax + n * L), sum = V::load(blockSum + n * L),
+            weights = V::load(blockWeights + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r += perElement) {
-          Vec p[perElement];
+        for (int r = 0; r < rows; r += valuesPerElement) {
+          Vec p[valuesPerElement];
 #pragma GCC unroll 2
-          for (int i = 0; i < perElement; ++i) {
-            Vec x = exponent<large>(Tile::get(c, r + i, n), negMax, scale);
-            if (masked) {
-              const auto seen = V::inRange(visible->lo + n * L, visible->hi + n * L, keys.first + j + r + i);
-              x = V::select(seen, x, V::set1(-__builtin_inff()));
+          for (int i = 0; i < valuesPerElement; ++i) {
+            Vec x = exponent<isLargeMode>(Tile::get(c, r + i, n), negMax, scale);
+            if (isMasked) {
+              const auto visibleMask = V::inRange(visible->lo + n * L, visible->hi + n * L, keys.first + j + r + i);
+              x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
             }
-            top = V::max(top, x);
+            maxScore = V::max(maxScore, x);
             p[i] = V::exp2(x);
             sum = V::add(sum, p[i]);
           }
           weights = storeWeights(panel, j + r, n, p, weights);
         }
-        V::store(blockMax + n * L, top);
+        V::store(blockMax + n * L, maxScore);
         V::store(blockSum + n * L, sum);
         V::store(blockWeights + n * L, weights);
       }
     };
-    forProducts<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
-    bool high = false;
-    for (int n = 0; n < N; ++n) high |= V::any(V::less(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
-    if (high) return false;
+    forEachProductTile<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
+    bool exceedsThreshold = false;
+    for (int n = 0; n < N; ++n)
+      exceedsThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
+    if (exceedsThreshold) return false;
     for (int n = 0; n < N; ++n) addSums(panel, n, V::load(blockSum + n * L), V::load(blockWeights + n * L));
     return true;
   }
@@ -192,77 +194,80 @@ struct FoldBlock {
   /// The same for keys [from, to), first raising m where it must be.
   MOSAIC_NOINLINE void scoreAndRescale(ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to) {
     float blockMax[width];
-    scores(panel, keys, from, to, blockMax);
+    computeScores(panel, keys, from, to, blockMax);
     rescale(panel, from, to, blockMax);
   }
 
   /// Scores and their maximum over keys [from, to).
-  MOSAIC_INLINE void scores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
-                            float* blockMax) {
+  MOSAIC_INLINE void computeScores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
+                                   float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
-    const auto keep = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, E, rows, N>;
+    const auto storeScores = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+                                 __attribute__((always_inline)) {
+                                   using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        Vec top = V::load(blockMax + n * L);
+                                   for (int n = 0; n < N; ++n) {
+                                     Vec maxScore = V::load(blockMax + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-          const Vec s = scaled(Tile::get(c, r, n), V::set1(panel.scale));
-          top = V::max(top, s);
-          V::store(panel.scores + (j + r) * width + n * L, s);
-        }
-        V::store(blockMax + n * L, top);
-      }
-    };
-    forProducts<V, E, R, N>(from, to, keys.k, panel.q, panel.depth, keep);
+                                     for (int r = 0; r < rows; ++r) {
+                                       const Vec s = scaleScore(Tile::get(c, r, n), V::set1(panel.scale));
+                                       maxScore = V::max(maxScore, s);
+                                       V::store(panel.scores + (j + r) * width + n * L, s);
+                                     }
+                                     V::store(blockMax + n * L, maxScore);
+                                   }
+                                 };
+    forEachProductTile<V, E, R, N>(from, to, keys.k, panel.q, panel.depth, storeScores);
   }
 
   /// Unseen pairs get −∞; the maximum is taken again over the seen ones.
-  MOSAIC_INLINE void mask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible, float* blockMax) {
-    const Vec never = V::set1(-__builtin_inff());
+  MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& visible,
+                               float* blockMax) {
+    const Vec negInf = V::set1(-__builtin_inff());
     for (int n = 0; n < N; ++n) {
-      Vec top = never;
+      Vec maxScore = negInf;
       for (int32_t j = 0; j < keys.count; ++j) {
-        float* at = panel.scores + j * width + n * L;
-        const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
-        const Vec s = V::select(seen, V::load(at), never);
-        top = V::max(top, s);
-        V::store(at, s);
+        float* score = panel.scores + j * width + n * L;
+        const auto visibleMask = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+        const Vec s = V::select(visibleMask, V::load(score), negInf);
+        maxScore = V::max(maxScore, s);
+        V::store(score, s);
       }
-      V::store(blockMax + n * L, top);
+      V::store(blockMax + n * L, maxScore);
     }
   }
 
   /// The maximum of modified scores.
   MOSAIC_INLINE void findMax(const ForwardPanel& panel, int32_t count, float* blockMax) {
     for (int n = 0; n < N; ++n) {
-      Vec top = V::set1(-__builtin_inff());
-      for (int32_t j = 0; j < count; ++j) top = V::max(top, V::load(panel.scores + j * width + n * L));
-      V::store(blockMax + n * L, top);
+      Vec maxScore = V::set1(-__builtin_inff());
+      for (int32_t j = 0; j < count; ++j) maxScore = V::max(maxScore, V::load(panel.scores + j * width + n * L));
+      V::store(blockMax + n * L, maxScore);
     }
   }
 
   /// Dropped weights become 0; they stay in the sums. The others are scaled where `out` is divided by the sum.
-  MOSAIC_INLINE void drop(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& by) {
+  MOSAIC_INLINE void applyDropout(const ForwardPanel& panel, const KvRows& keys, const ScoreModifiers& modifiers) {
     constexpr int32_t kStrip = 8;
     float dropoutMask[kStrip * width];
     for (int32_t first = 0; first < keys.count; first += kStrip) {
       const int32_t count = keys.count - first < kStrip ? keys.count - first : kStrip;
-      ScoreBlock<V, N>::drawDropoutMask(by, keys.first + first, count, dropoutMask);
+      ScoreBlock<V, N>::drawDropoutMask(modifiers, keys.first + first, count, dropoutMask);
       float* weights = static_cast<float*>(panel.p) + first * width;
       for (int32_t i = 0; i < count * width; i += L) {
-        V::store(weights + i, V::select(V::less(V::zero(), V::load(dropoutMask + i)), V::load(weights + i), V::zero()));
+        V::store(weights + i,
+                 V::select(V::lessThan(V::zero(), V::load(dropoutMask + i)), V::load(weights + i), V::zero()));
       }
     }
   }
 
-  MOSAIC_INLINE void scaleRows(float* at, int32_t count, Vec factor) {
-    for (int32_t i = 0; i < count; ++i) V::store(at + i * width, V::mul(V::load(at + i * width), factor));
+  MOSAIC_INLINE void scaleRows(float* rows, int32_t count, Vec factor) {
+    for (int32_t i = 0; i < count; ++i) V::store(rows + i * width, V::mul(V::load(rows + i * width), factor));
   }
 
   /// The weights of the first `count` keys, taken with an m that was raised since and not yet in `out`.
   MOSAIC_INLINE void scaleWeights(const ForwardPanel& panel, int n, int32_t count, Vec factor) {
-    if constexpr (perElement == 1) {
+    if constexpr (valuesPerElement == 1) {
       scaleRows(static_cast<float*>(panel.p) + n * L, count, factor);
     } else {
       auto* pairs = static_cast<uint32_t*>(panel.p) + n * L;
@@ -277,8 +282,8 @@ struct FoldBlock {
 
   /// Raises m where it must be, then p ← e^(s − m), sum += p.
   MOSAIC_INLINE void rescale(ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
-    if (!panel.large && needsLargeMode(panel, blockMax)) switchToLargeMode(panel, from);
-    if (panel.large) {
+    if (!panel.isLargeMode && needsLargeMode(panel, blockMax)) switchToLargeMode(panel, from);
+    if (panel.isLargeMode) {
       rescaleRows<true>(panel, from, to, blockMax);
     } else {
       rescaleRows<false>(panel, from, to, blockMax);
@@ -286,43 +291,44 @@ struct FoldBlock {
   }
 
   /// The m of rows that get one or a higher one, as it is held; 0 where a row has still seen nothing.
-  template <bool large>
-  MOSAIC_INLINE Vec newMax(Vec top) {
-    const Vec m = V::select(V::less(top, V::set1(-__FLT_MAX__)), V::zero(), top);
-    return large ? m : V::mul(m, V::set1(kLog2e));
+  template <bool isLargeMode>
+  MOSAIC_INLINE Vec newMax(Vec maxScore) {
+    const Vec m = V::select(V::lessThan(maxScore, V::set1(-__FLT_MAX__)), V::zero(), maxScore);
+    return isLargeMode ? m : V::mul(m, V::set1(kLog2e));
   }
 
   /// (s − m) · log2 e of a score that is scaled.
-  template <bool large>
-  MOSAIC_INLINE Vec difference(Vec s, Vec negMax) {
+  template <bool isLargeMode>
+  MOSAIC_INLINE Vec scaledDifference(Vec s, Vec negMax) {
     const Vec log2e = V::set1(kLog2e);
-    return large ? V::mul(V::add(s, negMax), log2e) : V::fma(s, log2e, negMax);
+    return isLargeMode ? V::mul(V::add(s, negMax), log2e) : V::fma(s, log2e, negMax);
   }
 
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE void rescaleRows(const ForwardPanel& panel, int32_t from, int32_t to, const float* blockMax) {
     for (int n = 0; n < N; ++n) {
-      const Vec top = V::load(blockMax + n * L), before = V::load(panel.sum + n * L);
-      const Vec old = V::load(panel.negMax + n * L);
-      const auto fresh = V::less(before, V::set1(kMinSum)),
-                 lags = V::less(V::set1(kRescaleThreshold), difference<large>(top, old));
-      const Vec next = V::sub(V::zero(), newMax<large>(top));
-      const Vec negMax = V::select(fresh, next, V::select(lags, next, old));
+      const Vec maxScore = V::load(blockMax + n * L), oldSum = V::load(panel.sum + n * L);
+      const Vec oldNegMax = V::load(panel.negMax + n * L);
+      const auto unseenRows = V::lessThan(oldSum, V::set1(kMinSum)),
+                 laggingRows =
+                     V::lessThan(V::set1(kRescaleThreshold), scaledDifference<isLargeMode>(maxScore, oldNegMax));
+      const Vec nextNegMax = V::sub(V::zero(), newMax<isLargeMode>(maxScore));
+      const Vec negMax = V::select(unseenRows, nextNegMax, V::select(laggingRows, nextNegMax, oldNegMax));
       V::store(panel.negMax + n * L, negMax);
-      if (V::any(lags)) {
-        const Vec rise = V::sub(negMax, old);
-        const Vec kept = V::exp2(large ? V::mul(rise, V::set1(kLog2e)) : rise);
-        const Vec shrink = V::select(fresh, V::zero(), kept);
-        scaleSums(panel, n, shrink);
-        scaleRows(panel.out + n * L, panel.valueDepth, shrink);
-        scaleWeights(panel, n, from, shrink);
+      if (V::any(laggingRows)) {
+        const Vec maxIncrease = V::sub(negMax, oldNegMax);
+        const Vec decay = V::exp2(isLargeMode ? V::mul(maxIncrease, V::set1(kLog2e)) : maxIncrease);
+        const Vec scaleFactor = V::select(unseenRows, V::zero(), decay);
+        scaleSums(panel, n, scaleFactor);
+        scaleRows(panel.out + n * L, panel.valueDepth, scaleFactor);
+        scaleWeights(panel, n, from, scaleFactor);
       }
       Vec sum = V::zero(), weights = V::zero();
 #pragma GCC unroll 2
-      for (int32_t j = from; j < to; j += perElement) {
-        Vec p[perElement];
-        for (int i = 0; i < perElement; ++i) {
-          p[i] = V::exp2(difference<large>(V::load(panel.scores + (j + i) * width + n * L), negMax));
+      for (int32_t j = from; j < to; j += valuesPerElement) {
+        Vec p[valuesPerElement];
+        for (int i = 0; i < valuesPerElement; ++i) {
+          p[i] = V::exp2(scaledDifference<isLargeMode>(V::load(panel.scores + (j + i) * width + n * L), negMax));
           sum = V::add(sum, p[i]);
         }
         weights = storeWeights(panel, j, n, p, weights);
@@ -333,26 +339,28 @@ struct FoldBlock {
 
   /// Whether the m of some row is about to be large.
   MOSAIC_INLINE bool needsLargeMode(const ForwardPanel& panel, const float* blockMax) {
-    bool any = false;
+    bool anyLarge = false;
     for (int n = 0; n < N; ++n) {
-      const Vec top = V::load(blockMax + n * L);
-      const auto fresh = V::less(V::load(panel.sum + n * L), V::set1(kMinSum));
-      const auto lags = V::less(V::set1(kRescaleThreshold), difference<false>(top, V::load(panel.negMax + n * L)));
-      const Vec next = V::select(fresh, newMax<true>(top), V::select(lags, top, V::zero()));
-      any |= V::any(V::less(V::set1(kLargeThreshold), next)) || V::any(V::less(next, V::set1(-kLargeThreshold)));
+      const Vec maxScore = V::load(blockMax + n * L);
+      const auto unseenRows = V::lessThan(V::load(panel.sum + n * L), V::set1(kMinSum));
+      const auto laggingRows =
+          V::lessThan(V::set1(kRescaleThreshold), scaledDifference<false>(maxScore, V::load(panel.negMax + n * L)));
+      const Vec nextMax = V::select(unseenRows, newMax<true>(maxScore), V::select(laggingRows, maxScore, V::zero()));
+      anyLarge |= V::any(V::lessThan(V::set1(kLargeThreshold), nextMax)) ||
+                  V::any(V::lessThan(nextMax, V::set1(-kLargeThreshold)));
     }
-    return any;
+    return anyLarge;
   }
 
   /// Holds every m as it is from now on. The sums, relative to what it was rounded to, change by the difference.
   MOSAIC_NOINLINE void switchToLargeMode(ForwardPanel& panel, int32_t from) {
-    panel.large = true;
+    panel.isLargeMode = true;
     float factors[width];
     for (int32_t r = 0; r < width; ++r) {
-      constexpr double kLog2eExact = 1.4426950408889634;
-      const double held = panel.negMax[r];
-      panel.negMax[r] = static_cast<float>(held / kLog2eExact);
-      const float factor = static_cast<float>(__builtin_exp2(panel.negMax[r] * kLog2eExact - held));
+      constexpr double kLog2eDouble = 1.4426950408889634;
+      const double oldNegMax = panel.negMax[r];
+      panel.negMax[r] = static_cast<float>(oldNegMax / kLog2eDouble);
+      const float factor = static_cast<float>(__builtin_exp2(panel.negMax[r] * kLog2eDouble - oldNegMax));
       for (int32_t d = 0; d < panel.valueDepth; ++d) panel.out[d * width + r] *= factor;
       factors[r] = factor;
     }
@@ -364,17 +372,17 @@ struct FoldBlock {
 
   MOSAIC_INLINE void addSums(const ForwardPanel& panel, int n, Vec sum, Vec weights) {
     V::store(panel.sum + n * L, V::add(V::load(panel.sum + n * L), sum));
-    if (perElement == 2) V::store(panel.weightSum + n * L, V::add(V::load(panel.weightSum + n * L), weights));
+    if (valuesPerElement == 2) V::store(panel.weightSum + n * L, V::add(V::load(panel.weightSum + n * L), weights));
   }
 
   MOSAIC_INLINE void scaleSums(const ForwardPanel& panel, int n, Vec factor) {
     V::store(panel.sum + n * L, V::mul(V::load(panel.sum + n * L), factor));
-    if (perElement == 2) V::store(panel.weightSum + n * L, V::mul(V::load(panel.weightSum + n * L), factor));
+    if (valuesPerElement == 2) V::store(panel.weightSum + n * L, V::mul(V::load(panel.weightSum + n * L), factor));
   }
 
   /// out += v · p
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
-    forTiles<R>(0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+    forEachTile<R>(0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, fromRow<E>(keys.columns, d), panel.p, width,
                                               keys.count);
     });
@@ -387,10 +395,10 @@ struct FoldBlock {
       for (int n = 0; n < N; ++n) {
         Vec out = V::load(panel.out + d * width + n * L);
         for (int32_t j = 0; j < keys.count; ++j) {
-          const auto seen = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
+          const auto visibleMask = V::inRange(visible.lo + n * L, visible.hi + n * L, keys.first + j);
           const float x = E::toFloat(static_cast<const typename E::Scalar*>(v.data)[d * v.rowStride + j * v.step]);
-          const Vec term = V::mul(V::set1(x), weights(panel, j, n));
-          out = V::select(seen, V::add(out, term), out);
+          const Vec term = V::mul(V::set1(x), loadWeights(panel, j, n));
+          out = V::select(visibleMask, V::add(out, term), out);
         }
         V::store(panel.out + d * width + n * L, out);
       }
@@ -398,8 +406,8 @@ struct FoldBlock {
   }
 
   /// Those of one key.
-  MOSAIC_INLINE Vec weights(const ForwardPanel& panel, int32_t j, int n) {
-    if constexpr (perElement == 1) {
+  MOSAIC_INLINE Vec loadWeights(const ForwardPanel& panel, int32_t j, int n) {
+    if constexpr (valuesPerElement == 1) {
       return V::load(static_cast<const float*>(panel.p) + j * width + n * L);
     } else {
       const auto* pairs = static_cast<const uint32_t*>(panel.p) + j / 2 * width + n * L;

@@ -17,8 +17,8 @@ struct FoldQuery {
 
   /// Keys that every row sees, at most `keys` of them.
   MOSAIC_NOINLINE void fold(const QueryFold& f, const KvRows& kv) {
-    score(f, kv);
-    for (int32_t row = 0; row < f.rows; ++row) weigh(f, row, kv.count);
+    computeScores(f, kv);
+    for (int32_t row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
     int32_t row = 0;
     for (; row + 2 <= f.rows; row += 2) accumulate<2>(f, row, kv);
     if (row < f.rows) accumulate<1>(f, row, kv);
@@ -34,12 +34,12 @@ struct FoldQuery {
   }
 
   MOSAIC_INLINE void prefetch(const Operand& operand, int32_t row, int32_t depth) {
-    const float* at = rowOf(operand, row);
-    for (int32_t d = 0; d < depth; d += 16) __builtin_prefetch(at + d, 0, 2);
+    const float* values = rowOf(operand, row);
+    for (int32_t d = 0; d < depth; d += 16) __builtin_prefetch(values + d, 0, 2);
   }
 
   /// weights ← q · k
-  MOSAIC_INLINE void score(const QueryFold& f, const KvRows& kv) {
+  MOSAIC_INLINE void computeScores(const QueryFold& f, const KvRows& kv) {
     for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j);
     int32_t row = 0;
     for (; row + 2 <= f.rows; row += 2) scoreRows<2>(f, row);
@@ -73,12 +73,12 @@ struct FoldQuery {
     }
     const float* q = f.q + row * f.depth;
     for (int32_t d = 0; d < f.depth; ++d) {
-      const float* at = f.columns + d * keys;
+      const float* columnRow = f.columns + d * keys;
 #pragma GCC unroll 2
       for (int r = 0; r < rows; ++r) {
         const Vec x = V::set1(q[r * f.depth + d]);
 #pragma GCC unroll 4
-        for (int n = 0; n < vectors; ++n) sum[r][n] = V::fma(x, V::load(at + n * L), sum[r][n]);
+        for (int n = 0; n < vectors; ++n) sum[r][n] = V::fma(x, V::load(columnRow + n * L), sum[r][n]);
       }
     }
 #pragma GCC unroll 2
@@ -89,31 +89,31 @@ struct FoldQuery {
   }
 
   /// weights ← e^(s − m) of the scores there, with m raised to the largest; sum and out follow.
-  MOSAIC_INLINE void weigh(const QueryFold& f, int32_t row, int32_t count) {
+  MOSAIC_INLINE void computeWeights(const QueryFold& f, int32_t row, int32_t count) {
     float* s = f.weights + row * keys;
     int32_t end = count;
     for (; end % L != 0; ++end) s[end] = -__builtin_inff();
-    Vec top = V::set1(f.max[row]);
-    for (int32_t j = 0; j < end; j += L) top = V::max(top, V::load(s + j));
-    float lane[L];
-    V::store(lane, top);
-    float high = lane[0];
-    for (int i = 1; i < L; ++i) high = lane[i] > high ? lane[i] : high;
+    Vec maxScore = V::set1(f.max[row]);
+    for (int32_t j = 0; j < end; j += L) maxScore = V::max(maxScore, V::load(s + j));
+    float lanes[L];
+    V::store(lanes, maxScore);
+    float newMax = lanes[0];
+    for (int i = 1; i < L; ++i) newMax = lanes[i] > newMax ? lanes[i] : newMax;
     // 0 where a row has still seen nothing but −∞: a difference of infinities is NaN.
-    const float m = high < -__FLT_MAX__ ? 0 : high;
+    const float m = newMax < -__FLT_MAX__ ? 0 : newMax;
     Vec sum = V::zero();
     for (int32_t j = 0; j < end; j += L) {
       const Vec p = exponential(V::sub(V::load(s + j), V::set1(m)));
       V::store(s + j, p);
       sum = V::add(sum, p);
     }
-    if (high != f.max[row]) {
-      const Vec shrink = exponential(V::set1(f.max[row] - m));
-      V::store(lane, shrink);
-      f.sum[row] *= lane[0];
+    if (newMax != f.max[row]) {
+      const Vec scaleFactor = exponential(V::set1(f.max[row] - m));
+      V::store(lanes, scaleFactor);
+      f.sum[row] *= lanes[0];
       float* out = f.out + row * f.valueDepth;
-      for (int32_t d = 0; d < f.valueDepth; d += L) V::store(out + d, V::mul(V::load(out + d), shrink));
-      f.max[row] = high;
+      for (int32_t d = 0; d < f.valueDepth; d += L) V::store(out + d, V::mul(V::load(out + d), scaleFactor));
+      f.max[row] = newMax;
     }
     f.sum[row] += V::sum(sum);
   }

@@ -11,9 +11,9 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kGroupRows = 1024;           // enough to hide the cost of reading a block
-constexpr int64_t kGroupBytes = 224 << 10;      // of q and out, which should stay in the second-level cache
-constexpr int64_t kPairedGroupBytes = 448 << 10;  // where reading a block transposes it
+constexpr int32_t kMaxGroupRows = 1024;              // enough to hide the cost of reading a block
+constexpr int64_t kMaxGroupBytes = 224 << 10;        // of q and out, which should stay in the second-level cache
+constexpr int64_t kMaxPairedGroupBytes = 448 << 10;  // where reading a block transposes it
 constexpr int64_t kTasksPerThread = 4;          // for balance
 
 /// Tasks [firstTask, endTask) are those of a batch element: its groups, head by head.
@@ -24,7 +24,7 @@ struct SampleTasks {
 /// Groups of query panels as tasks of the pool. What a block of keys adds to a panel: FoldBlock (fold_block.h).
 class Forward {
  public:
-  Forward(const ForwardCall& call, Arena& shared)
+  Forward(const ForwardCall& call, Arena& sharedArena)
       : call_(call),
         args_(call.args),
         kernels_(call.kernels.attention),
@@ -32,7 +32,7 @@ class Forward {
         rows_(args_.q.shape[2]),
         keys_(args_.kv.k.shape[2]) {
     for (size_t i = 0; i < visibility_.count(); ++i) {
-      panelSegments_.emplace_back(visibility_[i], rows_, kernels_.width, shared);
+      panelSegments_.emplace_back(visibility_[i], rows_, kernels_.width, sharedArena);
     }
   }
 
@@ -42,20 +42,21 @@ class Forward {
     const bool isPaired = kernels_.products == DType::BFloat16;
     const int64_t panelBytes = (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3])
                               * kernels_.width;
-    const int64_t byCache = (isPaired ? kPairedGroupBytes : kGroupBytes) / panelBytes;
+    const int64_t panelsByCache = (isPaired ? kMaxPairedGroupBytes : kMaxGroupBytes) / panelBytes;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
-    const int64_t byBalance = heads * panels / tasks;
-    groupPanels_ = static_cast<int32_t>(std::clamp<int64_t>(std::min(byCache, byBalance), 1,
-        kGroupRows / kernels_.width));
+    const int64_t panelsByBalance = heads * panels / tasks;
+    groupPanels_ = static_cast<int32_t>(
+        std::clamp<int64_t>(std::min(panelsByCache, panelsByBalance), 1, kMaxGroupRows / kernels_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
-      const auto isLater = [](int64_t at, const SampleTasks& sample) { return at < sample.endTask; };
-      const SampleTasks& sample = *std::upper_bound(samples_.begin(), samples_.end(), task, isLater);
+      const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
+      const SampleTasks& sample = *std::upper_bound(samples_.begin(), samples_.end(), task, endsAfter);
       Arena& arena = pool.arena(worker);
       arena.reset();
       const std::vector<int64_t>& groups = groups_[visibility_.indexOf(sample.batch)];
-      const int64_t perHead = static_cast<int64_t>(groups.size()), own = task - sample.firstTask;
-      group(sample.batch, own / perHead, groups[static_cast<size_t>(own % perHead)], arena);
+      const int64_t groupsPerHead = static_cast<int64_t>(groups.size()), taskInSample = task - sample.firstTask;
+      group(sample.batch, taskInSample / groupsPerHead, groups[static_cast<size_t>(taskInSample % groupsPerHead)],
+            arena);
     });
   }
 
@@ -64,24 +65,24 @@ class Forward {
   /// stay in the shared cache; samples with more work first.
   void orderGroups() {
     const int64_t size = groupPanels_ * kernels_.width, batches = args_.q.shape[0];
-    std::vector<double> works;
+    std::vector<double> maskWork;
     for (size_t i = 0; i < visibility_.count(); ++i) {
-      std::vector<std::pair<double, int64_t>> found;
+      std::vector<std::pair<double, int64_t>> groupWork;
       double sum = 0;
       for (int64_t first = 0; first < rows_; first += size) {
         const double work = visibility_[i].work({first, std::min(rows_, first + size)}, {0, keys_});
-        if (work > 0) found.push_back({-work, first});
+        if (work > 0) groupWork.push_back({-work, first});
         sum += work;
       }
-      std::sort(found.begin(), found.end());
+      std::sort(groupWork.begin(), groupWork.end());
       groups_.emplace_back();
-      for (const auto& [work, first] : found) groups_.back().push_back(first);
-      works.push_back(sum);
+      for (const auto& [work, first] : groupWork) groups_.back().push_back(first);
+      maskWork.push_back(sum);
     }
     for (int64_t b = 0; b < batches; ++b) samples_.push_back({b, 0, 0});
-    const auto workOf = [&](const SampleTasks& sample) { return works[visibility_.indexOf(sample.batch)]; };
+    const auto sampleWork = [&](const SampleTasks& sample) { return maskWork[visibility_.indexOf(sample.batch)]; };
     std::stable_sort(samples_.begin(), samples_.end(),
-                     [&](const auto& a, const auto& b) { return workOf(a) > workOf(b); });
+                     [&](const auto& a, const auto& b) { return sampleWork(a) > sampleWork(b); });
     int64_t tasks = 0;
     for (SampleTasks& sample : samples_) {
       sample.firstTask = tasks;
@@ -121,14 +122,14 @@ void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
   checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendShortSequences(args, isa, pool)) return;
-  pool.shared().reset();
+  pool.sharedArena().reset();
   const bool sameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;
   const CallModifiers modifiers(args.tile);
   // Scores that are modified go through memory as float32, whatever the operands are.
-  const bool isPlain = sameDType && !modifiers.any();
-  const ForwardCall call{args, microKernels(isa, isPlain ? args.q.dtype : DType::Float32), modifiers};
+  const bool usesInputDType = sameDType && !modifiers.modifiesScores();
+  const ForwardCall call{args, microKernels(isa, usesInputDType ? args.q.dtype : DType::Float32), modifiers};
   if (areQueriesShort(args, call.kernels)) return attendShortQueries(call, pool);
-  Forward(call, pool.shared()).run(pool);
+  Forward(call, pool.sharedArena()).run(pool);
 }
 
 }  // namespace mosaic

@@ -20,30 +20,31 @@ struct GradientBlock {
   using Vec = typename V::Vec;
   using Scalar = typename E::Scalar;
   using Shape = typename E::template Shape<V>;
-  static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, perElement = E::perElement;
+  static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
 
   MOSAIC_NOINLINE void gradient(const BackwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
-    weights(panel, keys, nullptr);
+    computeWeights(panel, keys, nullptr);
     queryGradients(panel, keys);
   }
 
   MOSAIC_NOINLINE void gradientMasked(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys& visible) {
     const MatrixUnit<V> unit;
-    weights(panel, keys, &visible);
+    computeWeights(panel, keys, &visible);
     queryGradientsVisible(panel, keys, visible);
   }
 
   MOSAIC_NOINLINE void gradientModified(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                        const ScoreModifiers& by, const ModifiedScratch& scratch) {
-    static_assert(perElement == 1, "scores are kept as float32");
-    panel.large ? modifiedWeights<true>(panel, keys, visible, by, scratch)
-                : modifiedWeights<false>(panel, keys, visible, by, scratch);
+                                        const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
+    static_assert(valuesPerElement == 1, "scores are kept as float32");
+    panel.isLargeMode ? modifiedWeights<true>(panel, keys, visible, modifiers, scratch)
+                      : modifiedWeights<false>(panel, keys, visible, modifiers, scratch);
     float* dropoutMask = scratch.scores;  // no longer needed
-    if (by.dropoutThreshold > 0) ScoreBlock<V, N>::drawDropoutMask(by, keys.first, keys.count, dropoutMask);
-    modifiedGradients(panel, keys, visible, by, scratch);
-    if (by.dropoutThreshold > 0) {
+    if (modifiers.dropoutThreshold > 0)
+      ScoreBlock<V, N>::drawDropoutMask(modifiers, keys.first, keys.count, dropoutMask);
+    modifiedGradients(panel, keys, visible, modifiers, scratch);
+    if (modifiers.dropoutThreshold > 0) {
       forEachVector(keys.count, [&](int32_t j, int n) {
         float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
         V::store(p, V::mul(V::load(p), V::load(dropoutMask + j * width + n * L)));
@@ -54,11 +55,12 @@ struct GradientBlock {
 
   MOSAIC_NOINLINE void keyGradient(const KeyGradient& term) {
     const MatrixUnit<V> unit;
-    constexpr int wide = Shape::wideVectors;
+    constexpr int wideVectors = Shape::wideVectors;
     int32_t column = 0;
-    for (; column + wide * L <= term.depth; column += wide * L) keyGradientColumns<wide>(term, column);
+    for (; column + wideVectors * L <= term.depth; column += wideVectors * L)
+      keyGradientColumns<wideVectors>(term, column);
     if constexpr (Shape::wideRows == 32) {
-      if (column < term.depth) keyGradientColumns<wide>(term, column);
+      if (column < term.depth) keyGradientColumns<wideVectors>(term, column);
     } else {
       for (; column < term.depth; column += L) keyGradientColumns<1>(term, column);
     }
@@ -80,42 +82,44 @@ struct GradientBlock {
  private:
   /// Whether all of K is. Columns of it lie along depth for float32 products, else along keys.
   MOSAIC_INLINE bool isFinite(const KvRows& keys, int32_t depth) {
-    return Pack<V, E, N>::finite(keys.k.data, keys.k.rowStride, keys.count, depth);
+    return Pack<V, E, N>::isFinite(keys.k.data, keys.k.rowStride, keys.count, depth);
   }
 
-  MOSAIC_INLINE void weights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void computeWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     if (visible != nullptr) {
-      panel.large ? weightTiles<true, true>(panel, keys, visible) : weightTiles<true, false>(panel, keys, visible);
+      panel.isLargeMode ? weightTiles<true, true>(panel, keys, visible)
+                        : weightTiles<true, false>(panel, keys, visible);
     } else {
-      panel.large ? weightTiles<false, true>(panel, keys, visible) : weightTiles<false, false>(panel, keys, visible);
+      panel.isLargeMode ? weightTiles<false, true>(panel, keys, visible)
+                        : weightTiles<false, false>(panel, keys, visible);
     }
   }
 
   /// What `exponent` multiplies scores by.
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE Vec exponentScale(const BackwardPanel& panel) {
-    const float scale = perElement == 1 ? 1 : panel.scale;
-    return V::set1(large ? scale : scale * kLog2e);
+    const float scale = valuesPerElement == 1 ? 1 : panel.scale;
+    return V::set1(isLargeMode ? scale : scale * kLog2e);
   }
 
   /// (s − lse) · log2 e
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE Vec exponent(Vec s, Vec negLse, Vec scale) {
-    if (!large) return V::fma(s, scale, negLse);
-    if constexpr (perElement == 2) s = V::rounded(V::mul(s, scale));
+    if (!isLargeMode) return V::fma(s, scale, negLse);
+    if constexpr (valuesPerElement == 2) s = V::roundToBf16(V::mul(s, scale));
     return V::min(V::zero(), V::mul(V::add(s, negLse), V::set1(kLog2e)));
   }
 
-  template <bool masked, bool large>
+  template <bool isMasked, bool isLargeMode>
   MOSAIC_NOINLINE void weightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    keyWeights<masked, large>(panel, keys, visible);
-    weightGradients<masked>(panel, keys, visible);
+    keyWeights<isMasked, isLargeMode>(panel, keys, visible);
+    weightGradients<isMasked>(panel, keys, visible);
   }
 
   /// p ← e^(s − lse), 0 where a mask excludes the pair.
-  template <bool masked, bool large>
+  template <bool isMasked, bool isLargeMode>
   MOSAIC_INLINE void keyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    const Vec scale = exponentScale<large>(panel);
+    const Vec scale = exponentScale<isLargeMode>(panel);
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
@@ -123,19 +127,19 @@ struct GradientBlock {
       for (int n = 0; n < N; ++n) {
         const Vec negLse = V::load(panel.negLse + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r += perElement) {
-          Vec p[perElement];
+        for (int r = 0; r < rows; r += valuesPerElement) {
+          Vec p[valuesPerElement];
 #pragma GCC unroll 2
-          for (int i = 0; i < perElement; ++i) {
-            p[i] = V::exp2(exponent<large>(Tile::get(c, r + i, n), negLse, scale));
-            if (masked) p[i] = V::select(seen(*visible, keys.first + j + r + i, n), p[i], V::zero());
-            if (perElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
+          for (int i = 0; i < valuesPerElement; ++i) {
+            p[i] = V::exp2(exponent<isLargeMode>(Tile::get(c, r + i, n), negLse, scale));
+            if (isMasked) p[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), p[i], V::zero());
+            if (valuesPerElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
           }
           storeRows(panel.p, panel.stride, j + r, n, p);
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
   }
 
   template <class Fn>
@@ -146,23 +150,24 @@ struct GradientBlock {
   }
 
   /// `keyWeights` of modified scores, by way of memory.
-  template <bool large>
+  template <bool isLargeMode>
   MOSAIC_INLINE void modifiedWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                     const ScoreModifiers& by, const ModifiedScratch& scratch) {
-    const auto keep = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+                                     const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
+    const auto storeScores = [&]<int rows>(const RegisterTile<V, E, rows, N>& c,
+                                           int32_t j) __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
         for (int r = 0; r < rows; ++r) {
           V::store(scratch.scores + (j + r) * width + n * L, RegisterTile<V, E, rows, N>::get(c, r, n));
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, keep);
-    ScoreBlock<V, N>::modify(by, keys.first, keys.count, scratch.scores, scratch.derivative);
-    const Vec scale = exponentScale<large>(panel);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, storeScores);
+    ScoreBlock<V, N>::modify(modifiers, keys.first, keys.count, scratch.scores, scratch.derivative);
+    const Vec scale = exponentScale<isLargeMode>(panel);
     forEachVector(keys.count, [&](int32_t j, int n) {
       const Vec s = V::load(scratch.scores + j * width + n * L);
-      Vec p = V::exp2(exponent<large>(s, V::load(panel.negLse + n * L), scale));
-      if (visible) p = V::select(seen(*visible, keys.first + j, n), p, V::zero());
+      Vec p = V::exp2(exponent<isLargeMode>(s, V::load(panel.negLse + n * L), scale));
+      if (visible) p = V::select(visibleMask(*visible, keys.first + j, n), p, V::zero());
       V::store(static_cast<float*>(panel.p) + j * panel.stride + n * L, p);
     });
   }
@@ -170,33 +175,33 @@ struct GradientBlock {
   /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
   /// dropout mask.
   MOSAIC_INLINE void modifiedGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                       const ScoreModifiers& by, const ModifiedScratch& scratch) {
+                                       const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
     const auto gradientTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);
         for (int r = 0; r < rows; ++r) {
-          const int64_t pair = (j + r) * int64_t{width} + n * L, at = (j + r) * panel.stride + n * L;
+          const int64_t pair = (j + r) * int64_t{width} + n * L, offset = (j + r) * panel.stride + n * L;
           Vec dp = RegisterTile<V, E, rows, N>::get(c, r, n);
-          if (by.dropoutThreshold > 0) {
+          if (modifiers.dropoutThreshold > 0) {
             const Vec scale = V::load(scratch.scores + pair);
-            dp = V::select(V::less(V::zero(), scale), V::mul(dp, scale), V::zero());
+            dp = V::select(V::lessThan(V::zero(), scale), V::mul(dp, scale), V::zero());
           }
-          Vec ds = V::mul(V::add(dp, negDelta), V::load(static_cast<const float*>(panel.p) + at));
-          if (by.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
-          if (visible) ds = V::select(seen(*visible, keys.first + j + r, n), ds, V::zero());
-          V::store(static_cast<float*>(panel.ds) + at, ds);
+          Vec ds = V::mul(V::add(dp, negDelta), V::load(static_cast<const float*>(panel.p) + offset));
+          if (modifiers.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
+          if (visible) ds = V::select(visibleMask(*visible, keys.first + j + r, n), ds, V::zero());
+          V::store(static_cast<float*>(panel.ds) + offset, ds);
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
   }
 
   /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
-  template <bool masked>
+  template <bool isMasked>
   MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
-    const float* weights = perElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
-    const int64_t stride = perElement == 1 ? panel.stride : width;
+    const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
+    const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
     const auto gradientTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
@@ -204,40 +209,40 @@ struct GradientBlock {
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; r += perElement) {
-          Vec ds[perElement];
+        for (int r = 0; r < rows; r += valuesPerElement) {
+          Vec ds[valuesPerElement];
 #pragma GCC unroll 2
-          for (int i = 0; i < perElement; ++i) {
+          for (int i = 0; i < valuesPerElement; ++i) {
             ds[i] = V::mul(V::add(Tile::get(c, r + i, n), negDelta), V::load(weights + (j + r + i) * stride + n * L));
-            if (masked) ds[i] = V::select(seen(*visible, keys.first + j + r + i, n), ds[i], V::zero());
+            if (isMasked) ds[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), ds[i], V::zero());
           }
           storeGradients(panel, j + r, n, ds);
         }
       }
     };
-    forProducts<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
   }
 
-  /// ds of `perElement` keys from key j on, in both layouts that products of pairs need.
-  MOSAIC_INLINE void storeGradients(const BackwardPanel& panel, int32_t j, int n, const Vec (&ds)[perElement]) {
+  /// ds of `valuesPerElement` keys from key j on, in both layouts that products of pairs need.
+  MOSAIC_INLINE void storeGradients(const BackwardPanel& panel, int32_t j, int n, const Vec (&ds)[valuesPerElement]) {
     storeRows(panel.ds, panel.stride, j, n, ds);
-    if constexpr (perElement == 2) {
+    if constexpr (valuesPerElement == 2) {
       auto* pairs = static_cast<uint32_t*>(panel.dsPanel) + j / 2 * panel.dsPanelStride + n * L;
-      V::storePairs(pairs, V::interleave(V::round(ds[0], ds[1])));
+      V::storePairs(pairs, V::interleave(V::roundToPairs(ds[0], ds[1])));
     }
   }
 
-  MOSAIC_INLINE typename V::Mask seen(const VisibleKeys& visible, int32_t key, int n) {
+  MOSAIC_INLINE typename V::Mask visibleMask(const VisibleKeys& visible, int32_t key, int n) {
     return V::inRange(visible.lo + n * L, visible.hi + n * L, key);
   }
 
-  /// Vector n of rows of p or ds, of `perElement` keys from key j on.
-  MOSAIC_INLINE void storeRows(void* matrix, int64_t stride, int32_t j, int n, const Vec (&values)[perElement]) {
-    Scalar* at = static_cast<Scalar*>(matrix) + j * stride + n * L;
-    if constexpr (perElement == 1) {
-      V::store(at, values[0]);
+  /// Vector n of rows of p or ds, of `valuesPerElement` keys from key j on.
+  MOSAIC_INLINE void storeRows(void* matrix, int64_t stride, int32_t j, int n, const Vec (&values)[valuesPerElement]) {
+    Scalar* row = static_cast<Scalar*>(matrix) + j * stride + n * L;
+    if constexpr (valuesPerElement == 1) {
+      V::store(row, values[0]);
     } else {
-      V::storeRows(at, at + stride, V::round(values[0], values[1]));
+      V::storeRows(row, row + stride, V::roundToPairs(values[0], values[1]));
     }
   }
 
@@ -251,7 +256,7 @@ struct GradientBlock {
 
   /// dq += k · ds
   MOSAIC_INLINE void queryGradients(const BackwardPanel& panel, const KvRows& keys) {
-    forTiles<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+    forEachTile<R>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
       RegisterTile<V, E, rows, N>::addProduct(panel.dq + d * width, width, fromRow<E>(keys.columns, d), panel.dsPanel,
                                               panel.dsPanelStride, keys.count);
     });
@@ -267,7 +272,7 @@ struct GradientBlock {
           const Scalar* k = static_cast<const Scalar*>(keys.k.data) + j * keys.k.rowStride;
           const Scalar* ds = static_cast<const Scalar*>(panel.ds) + j * panel.stride + n * L;
           const Vec term = V::mul(V::set1(E::toFloat(k[d])), E::template toVector<V>(ds));
-          dq = V::select(seen(visible, keys.first + j, n), V::add(dq, term), dq);
+          dq = V::select(visibleMask(visible, keys.first + j, n), V::add(dq, term), dq);
         }
         V::store(panel.dq + d * width + n * L, dq);
       }
@@ -276,40 +281,41 @@ struct GradientBlock {
 
   /// Of row i, which lies in a pair with its neighbour if products are of pairs.
   MOSAIC_INLINE float rowElement(const KeyGradient& term, int32_t i, int32_t d) {
-    const int64_t at = i / perElement * term.rowStride + d;
-    return E::toFloat(static_cast<const Scalar*>(term.rows)[at * perElement + i % perElement]);
+    const int64_t offset = i / valuesPerElement * term.rowStride + d;
+    return E::toFloat(static_cast<const Scalar*>(term.rows)[offset * valuesPerElement + i % valuesPerElement]);
   }
 
-  /// All keys of `wide` vectors of columns: lanes are columns here, and the sum runs over rows.
-  template <int wide>
+  /// All keys of `wideVectors` vectors of columns: lanes are columns here, and the sum runs over rows.
+  template <int wideVectors>
   MOSAIC_INLINE void keyGradientColumns(const KeyGradient& term, int32_t column) {
-    forTiles<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, E, rows, wide>;
+    forEachTile<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+      using Tile = RegisterTile<V, E, rows, wideVectors>;
       const Operand a{static_cast<const Scalar*>(term.coefficients) + j * term.coefficientStride,
                       term.coefficientStride, 1};
       Tile c;
       Tile::product(c, a, static_cast<const typename E::Element*>(term.rows) + column, term.rowStride, term.rowCount);
       const Vec factor = V::set1(term.factor);
-      const int32_t left = term.keyCount - j, present = rows == 32 && left < rows ? left : rows;
+      const int32_t remainingKeys = term.keyCount - j,
+                    presentKeys = rows == 32 && remainingKeys < rows ? remainingKeys : rows;
       float* out = term.out + j * term.outRowStride + column * term.outColumnStride;
-      if (term.outColumnStride == 1 && column + wide * L <= term.depth) {
+      if (term.outColumnStride == 1 && column + wideVectors * L <= term.depth) {
 #pragma GCC unroll 16
-        for (int r = 0; r < present; ++r) {
+        for (int r = 0; r < presentKeys; ++r) {
 #pragma GCC unroll 8
-          for (int n = 0; n < wide; ++n) {
-            float* at = out + r * term.outRowStride + n * L;
-            V::store(at, V::fma(Tile::get(c, r, n), factor, V::load(at)));
+          for (int n = 0; n < wideVectors; ++n) {
+            float* row = out + r * term.outRowStride + n * L;
+            V::store(row, V::fma(Tile::get(c, r, n), factor, V::load(row)));
           }
         }
       } else {
-        float block[rows * wide * L];
+        float block[rows * wideVectors * L];
         for (int r = 0; r < rows; ++r) {
-          for (int n = 0; n < wide; ++n) V::store(block + (r * wide + n) * L, Tile::get(c, r, n));
+          for (int n = 0; n < wideVectors; ++n) V::store(block + (r * wideVectors + n) * L, Tile::get(c, r, n));
         }
-        const int32_t columns = term.depth - column < wide * L ? term.depth - column : wide * L;
-        for (int r = 0; r < present; ++r) {
+        const int32_t columns = term.depth - column < wideVectors * L ? term.depth - column : wideVectors * L;
+        for (int r = 0; r < presentKeys; ++r) {
           for (int32_t d = 0; d < columns; ++d) {
-            out[r * term.outRowStride + d * term.outColumnStride] += term.factor * block[r * wide * L + d];
+            out[r * term.outRowStride + d * term.outColumnStride] += term.factor * block[r * wideVectors * L + d];
           }
         }
       }

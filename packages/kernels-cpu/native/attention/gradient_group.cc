@@ -12,13 +12,13 @@ namespace {
 
 constexpr int32_t kStrips = 4;          // of a block of keys: those of one share a range of panels in dk and dv
 constexpr int32_t kMaxPanels = 8;
-constexpr int64_t kMatrixBytes = 48 << 10;  // of one group's q: five such matrices are in use
+constexpr int64_t kMaxMatrixBytes = 48 << 10;  // of one group's q: five such matrices are in use
 
 int32_t groupPanels(const BackwardCall& call) {
   const AttentionKernels& kernels = call.kernels;
   const int64_t depth = std::max(call.args.q.shape[3], call.args.kv.v.shape[3]);
   const int64_t panelBytes = depth * kernels.width * dtypeBytes(kernels.products);
-  return static_cast<int32_t>(std::clamp<int64_t>(kMatrixBytes / panelBytes, 1, kMaxPanels));
+  return static_cast<int32_t>(std::clamp<int64_t>(kMaxMatrixBytes / panelBytes, 1, kMaxPanels));
 }
 
 struct Panel {
@@ -47,115 +47,126 @@ class GradientGroup {
         reader_(kernels_, args_.kv, KvUse::Backward, arena),
         depth_(static_cast<int32_t>(args_.q.shape[3])),
         valueDepth_(static_cast<int32_t>(args_.kv.v.shape[3])),
-        bytes_(dtypeBytes(kernels_.products)),
-        rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), bytes_)),
-        strip_(kernels_.gradientBlock / kStrips),
+        elementBytes_(dtypeBytes(kernels_.products)),
+        rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), elementBytes_)),
+        keysPerStrip_(kernels_.gradientBlock / kStrips),
         panels_(static_cast<size_t>(groupPanels(call))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
-    weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * bytes_);
-    weightGradients_ = arena.allocate<char>(kernels_.gradientBlock * rows * bytes_);
-    char* q = arena.allocate<char>(rows * rowStride_ * bytes_);
-    char* dOut = arena.allocate<char>(rows * rowStride_ * bytes_);
+    weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
+    weightGradients_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
+    char* q = arena.allocate<char>(rows * rowStride_ * elementBytes_);
+    char* dOut = arena.allocate<char>(rows * rowStride_ * elementBytes_);
     rowBuffer_ = arena.allocate<float>(kernels_.width * rowStride_);
-    float* exact = isPaired() ? arena.allocate<float>(kernels_.gradientBlock * kernels_.width) : nullptr;
-    char* pairs = isPaired() ? arena.allocate<char>(kernels_.gradientBlock * kernels_.width * bytes_) : nullptr;
+    float* unroundedWeights = isPaired() ? arena.allocate<float>(kernels_.gradientBlock * kernels_.width) : nullptr;
+    char* pairs = isPaired() ? arena.allocate<char>(kernels_.gradientBlock * kernels_.width * elementBytes_) : nullptr;
     for (size_t p = 0; p < panels_.size(); ++p) {
       const int64_t first = static_cast<int64_t>(p) * kernels_.width, size = rowStride_ * kernels_.width;
-      panels_[p].q = q + first * rowStride_ * bytes_;
-      panels_[p].dOut = dOut + first * rowStride_ * bytes_;
-      char *p0 = weights_ + first * bytes_, *ds = weightGradients_ + first * bytes_;
-      panels_[p].buffers = {arena.allocate<char>(size * bytes_), arena.allocate<char>(size * bytes_),
-                       arena.allocate<float>(size), arena.allocate<float>(kernels_.width),
-                           arena.allocate<float>(kernels_.width),
-                       p0, ds, isPaired() ? pairs : ds, exact, rows, isPaired() ? kernels_.width : rows,
-                       args_.tile.scale, depth_, valueDepth_, false};
+      panels_[p].q = q + first * rowStride_ * elementBytes_;
+      panels_[p].dOut = dOut + first * rowStride_ * elementBytes_;
+      char *p0 = weights_ + first * elementBytes_, *ds = weightGradients_ + first * elementBytes_;
+      panels_[p].buffers = {arena.allocate<char>(size * elementBytes_),
+                            arena.allocate<char>(size * elementBytes_),
+                            arena.allocate<float>(size),
+                            arena.allocate<float>(kernels_.width),
+                            arena.allocate<float>(kernels_.width),
+                            p0,
+                            ds,
+                            isPaired() ? pairs : ds,
+                            unroundedWeights,
+                            rows,
+                            isPaired() ? kernels_.width : rows,
+                            args_.tile.scale,
+                            depth_,
+                            valueDepth_,
+                            false};
     }
-    if (!modifiers_.any()) return;
+    if (!modifiers_.modifiesScores()) return;
     const int64_t block = int64_t{kernels_.gradientBlock} * kernels_.width;
     scratch_ = {arena.allocate<float>(block), arena.allocate<float>(block)};
   }
 
   /// The group that starts at row `first`.
   void run(int64_t first, const PanelSegments& segments) {
-    bool any = false;
-    finite_ = disjoint_ = true;
+    bool anyLoaded = false;
+    areOperandsFinite_ = areSegmentsDisjoint_ = true;
     for (Panel& panel : panels_) {
-      any |= load(panel, first, segments);
+      anyLoaded |= loadPanel(panel, first, segments);
       first += kernels_.width;
     }
-    if (!any) return;
+    if (!anyLoaded) return;
     for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kernels_.gradientBlock) {
-      block(static_cast<int32_t>(begin), static_cast<int32_t>(std::min(begin + kernels_.gradientBlock,
-          task_.keys.end)));
+      computeBlock(static_cast<int32_t>(begin),
+                   static_cast<int32_t>(std::min(begin + kernels_.gradientBlock, task_.keys.end)));
     }
     for (const Panel& panel : panels_) {
-      if (!panel.segments.empty()) store(panel);
+      if (!panel.segments.empty()) storeQueryGradients(panel);
     }
   }
 
  private:
   /// False if the rows see no key of the task. Such a panel is all zeros, as is the padding of the others.
-  bool load(Panel& panel, int64_t first, const PanelSegments& segments) {
+  bool loadPanel(Panel& panel, int64_t first, const PanelSegments& segments) {
     panel.rows = segments.rows(first / kernels_.width);
     const int64_t count = panel.rows.count;
     panel.segments = segments.segments(first / kernels_.width);
     if (first >= task_.rows.end) panel.segments = {};
-    const auto outside = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
-    while (!panel.segments.empty() && outside(panel.segments.front())) panel.segments = panel.segments.subspan(1);
-    while (!panel.segments.empty() && outside(panel.segments.back())) {
+    const auto isOutsideTask = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
+    while (!panel.segments.empty() && isOutsideTask(panel.segments.front())) panel.segments = panel.segments.subspan(1);
+    while (!panel.segments.empty() && isOutsideTask(panel.segments.back())) {
       panel.segments = panel.segments.first(panel.segments.size() - 1);
     }
-    const int64_t used = panel.segments.empty() ? 0 : count;
+    const int64_t usedRows = panel.segments.empty() ? 0 : count;
     for (char* rows : {panel.q, panel.dOut}) {
-      std::memset(rows + used * rowStride_ * bytes_, 0,
-          static_cast<size_t>((kernels_.width - used) * rowStride_ * bytes_));
+      std::memset(rows + usedRows * rowStride_ * elementBytes_, 0,
+                  static_cast<size_t>((kernels_.width - usedRows) * rowStride_ * elementBytes_));
     }
-    if (used == 0) return false;
+    if (usedRows == 0) return false;
 
-    const HeadRows at{task_.batch, task_.head, first};
-    kernels_.unpack(rowsOf(args_.q, at), count, depth_, panel.q, rowStride_);
-    kernels_.unpack(rowsOf(args_.saved.dOut, at), count, valueDepth_, panel.dOut, rowStride_);
+    const HeadRows headRows{task_.batch, task_.head, first};
+    kernels_.unpack(rowsOf(args_.q, headRows), count, depth_, panel.q, rowStride_);
+    kernels_.unpack(rowsOf(args_.saved.dOut, headRows), count, valueDepth_, panel.dOut, rowStride_);
     kernels_.toPanel(panel.q, rowStride_, count, depth_, args_.tile.scale, panel.buffers.q);
     kernels_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.buffers.dOut);
     std::memset(panel.buffers.dq, 0, static_cast<size_t>(rowStride_ * kernels_.width) * sizeof(float));
-    loadStatistics(panel, at);
+    loadStatistics(panel, headRows);
 
-    finite_ &= kernels_.finite(panel.q, rowStride_, count, depth_) && kernels_.finite(panel.dOut, rowStride_, count,
-        valueDepth_);
+    areOperandsFinite_ &= kernels_.isFinite(panel.q, rowStride_, count, depth_) &&
+                          kernels_.isFinite(panel.dOut, rowStride_, count, valueDepth_);
     if (isPaired()) {
       kernels_.pairRows(panel.q, rowStride_, roundUp(depth_, kernels_.depthMultiple));
       kernels_.pairRows(panel.dOut, rowStride_, roundUp(valueDepth_, kernels_.depthMultiple));
     }
-    if (modifiers_.any()) {
-      const PanelPlace place{task_.batch, task_.head, 1, first, static_cast<int32_t>(count)};
-      panel.modifiers = modifiers_.ofRows(place, kernels_.width, arena_);
+    if (modifiers_.modifiesScores()) {
+      const PanelLocation location{task_.batch, task_.head, 1, first, static_cast<int32_t>(count)};
+      panel.modifiers = modifiers_.makeScoreModifiers(location, kernels_.width, arena_);
     }
     for (size_t i = 1; i < panel.segments.size(); ++i) {
       const int32_t multiple = kernels_.keyMultiple;
-      disjoint_ &= panel.segments[i].begin / multiple >= (panel.segments[i - 1].end + multiple - 1) / multiple;
+      areSegmentsDisjoint_ &=
+          panel.segments[i].begin / multiple >= (panel.segments[i - 1].end + multiple - 1) / multiple;
     }
     return true;
   }
 
-  void loadStatistics(Panel& panel, const HeadRows& at) const {
-    const FloatRows lse(args_.saved.lse, at), delta(args_.saved.delta, at);
+  void loadStatistics(Panel& panel, const HeadRows& headRows) const {
+    const FloatRows lse(args_.saved.lse, headRows), delta(args_.saved.delta, headRows);
     std::fill(panel.buffers.negLse, panel.buffers.negLse + kernels_.width, -INFINITY);
     std::fill(panel.buffers.negDelta, panel.buffers.negDelta + kernels_.width, 0.0f);
-    panel.buffers.large = false;
-    for (int32_t r = 0; r < panel.rows.count; ++r) panel.buffers.large |= isLarge(lse(r));
+    panel.buffers.isLargeMode = false;
+    for (int32_t r = 0; r < panel.rows.count; ++r) panel.buffers.isLargeMode |= isLarge(lse(r));
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       if (lse(r) == -INFINITY) continue;
-      panel.buffers.negLse[r] = panel.buffers.large ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
+      panel.buffers.negLse[r] = panel.buffers.isLargeMode ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
       panel.buffers.negDelta[r] = -delta(r);
     }
   }
 
   /// Whether dk and dv of a block are summed over all its panels at once, at the end. That needs one place for each
   /// weight, and rows that a weight of 0 does not turn into NaN.
-  bool defersKeyGradients() const { return finite_ && disjoint_; }
+  bool defersKeyGradients() const { return areOperandsFinite_ && areSegmentsDisjoint_; }
 
-  void block(int32_t begin, int32_t end) {
+  void computeBlock(int32_t begin, int32_t end) {
     const int32_t multiple = kernels_.keyMultiple;
     int32_t from = end, to = begin;
     for (Panel& panel : panels_) {
@@ -171,22 +182,22 @@ class GradientGroup {
     const KvRows keys = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
     PanelRange strips[kStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
-      if (panels_[p].isActive) panelBlock(static_cast<int32_t>(p), keys, strips);
+      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, strips);
     }
     if (defersKeyGradients()) sumStrips(keys, strips);
   }
 
   /// Weights and dq of one panel; marks the strips that it touches.
-  void panelBlock(int32_t p, const KvRows& keys, PanelRange* strips) {
+  void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* strips) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
     int32_t covered = 0;
     for (const Segment& s : panel.segments) covered += std::max(0, std::min(s.end, end) - std::max(s.begin, begin));
-    if (defersKeyGradients() && covered < keys.count) clear(panel, keys.count);
+    if (defersKeyGradients() && covered < keys.count) clearWeights(panel, keys.count);
     for (const Segment& s : panel.segments) {
-      forParts(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool masked) {
-        computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, masked ? &s.visible : nullptr);
-        for (int32_t strip = (from - begin) / strip_; strip * strip_ < to - begin; ++strip) {
+      forEachPart(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
+        computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.visible : nullptr);
+        for (int32_t strip = (from - begin) / keysPerStrip_; strip * keysPerStrip_ < to - begin; ++strip) {
           strips[strip] = {std::min(strips[strip].first, p), std::max(strips[strip].last, p)};
         }
       });
@@ -196,10 +207,10 @@ class GradientGroup {
   /// Keys of one panel that all rows see, or that `visible` distinguishes. `offset` is the row of the weights.
   void computeSubBlock(const Panel& panel, const KvRows& keys, int32_t offset, const VisibleKeys* visible) {
     BackwardPanel buffers = panel.buffers;
-    buffers.p = static_cast<char*>(buffers.p) + offset * buffers.stride * bytes_;
-    buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * bytes_;
+    buffers.p = static_cast<char*>(buffers.p) + offset * buffers.stride * elementBytes_;
+    buffers.ds = static_cast<char*>(buffers.ds) + offset * buffers.stride * elementBytes_;
     if (!isPaired()) buffers.dsPanel = buffers.ds;
-    if (modifiers_.any()) {
+    if (modifiers_.modifiesScores()) {
       kernels_.gradientModified(buffers, keys, visible, panel.modifiers, scratch_);
     } else if (visible == nullptr) {
       kernels_.gradient(buffers, keys);
@@ -210,7 +221,7 @@ class GradientGroup {
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
     for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
-      if (visible == nullptr || finite_) {
+      if (visible == nullptr || areOperandsFinite_) {
         kernels_.keyGradient(term);
       } else {
         kernels_.keyGradientMasked(term, keys.first, *visible);
@@ -220,24 +231,25 @@ class GradientGroup {
 
   /// dk and dv over as many panels at once as possible: the longer the sum, the fewer times they are loaded and stored.
   void sumStrips(const KvRows& keys, const PanelRange* strips) {
-    PanelRange all;
-    for (int i = 0; i < kStrips; ++i) all = {std::min(all.first, strips[i].first), std::max(all.last, strips[i].last)};
-    for (int32_t p = all.first; p <= all.last; ++p) {
+    PanelRange panelRange;
+    for (int i = 0; i < kStrips; ++i)
+      panelRange = {std::min(panelRange.first, strips[i].first), std::max(panelRange.last, strips[i].last)};
+    for (int32_t p = panelRange.first; p <= panelRange.last; ++p) {
       const Panel& panel = panels_[static_cast<size_t>(p)];
-      if (!panel.isActive) clear(panel, keys.count);
+      if (!panel.isActive) clearWeights(panel, keys.count);
     }
-    for (int32_t strip = 0, next; strip * strip_ < keys.count; strip = next) {
+    for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
       const PanelRange range = strips[strip];
-      for (next = strip + 1; next * strip_ < keys.count && strips[next] == range;) ++next;
+      for (next = strip + 1; next * keysPerStrip_ < keys.count && strips[next] == range;) ++next;
       if (range.last < range.first) continue;
       const Panel& panel = panels_[static_cast<size_t>(range.first)];
       // Without the padding of the last: where a key is infinite its weights there are 0 · ∞.
       const int32_t rows = (range.last - range.first) * kernels_.width
                            + panels_[static_cast<size_t>(range.last)].rows.count;
-      const int32_t begin = strip * strip_, end = std::min(next * strip_, keys.count);
-      const KvRows some = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
-      kernels_.keyGradient(valueTerm(panel, begin, rows, some));
-      kernels_.keyGradient(keyTerm(panel, begin, rows, some));
+      const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
+      const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
+      kernels_.keyGradient(valueTerm(panel, begin, rows, stripKeys));
+      kernels_.keyGradient(keyTerm(panel, begin, rows, stripKeys));
     }
   }
 
@@ -245,28 +257,46 @@ class GradientGroup {
   KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(args_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
-    return {static_cast<char*>(panel.buffers.p) + offset * stride * bytes_, stride, panel.dOut, rowStride_, rows,
-            present(keys), valueDepth_, 1.0f, dv.data, dv.rowStride, dv.columnStride};
+    return {static_cast<char*>(panel.buffers.p) + offset * stride * elementBytes_,
+            stride,
+            panel.dOut,
+            rowStride_,
+            rows,
+            presentKeys(keys),
+            valueDepth_,
+            1.0f,
+            dv.data,
+            dv.rowStride,
+            dv.columnStride};
   }
 
   /// dk += scale · ds · q
   KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(args_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
-    return {static_cast<char*>(panel.buffers.ds) + offset * stride * bytes_, stride, panel.q, rowStride_, rows,
-            present(keys), depth_, args_.tile.scale, dk.data, dk.rowStride, dk.columnStride};
+    return {static_cast<char*>(panel.buffers.ds) + offset * stride * elementBytes_,
+            stride,
+            panel.q,
+            rowStride_,
+            rows,
+            presentKeys(keys),
+            depth_,
+            args_.tile.scale,
+            dk.data,
+            dk.rowStride,
+            dk.columnStride};
   }
 
   /// Keys of a block that are not padding.
-  int32_t present(const KvRows& keys) const {
+  int32_t presentKeys(const KvRows& keys) const {
     return static_cast<int32_t>(std::min<int64_t>(keys.count, args_.kv.k.shape[2] - keys.first));
   }
 
-  void clear(const Panel& panel, int32_t keys) const {
+  void clearWeights(const Panel& panel, int32_t keys) const {
     for (void* matrix : {panel.buffers.p, panel.buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
-        char* row = static_cast<char*>(matrix) + j * panel.buffers.stride * bytes_;
-        std::memset(row, 0, static_cast<size_t>(kernels_.width * bytes_));
+        char* row = static_cast<char*>(matrix) + j * panel.buffers.stride * elementBytes_;
+        std::memset(row, 0, static_cast<size_t>(kernels_.width * elementBytes_));
       }
     }
   }
@@ -277,13 +307,13 @@ class GradientGroup {
     if (count == kernels_.width) return;
     for (void* matrix : {buffers.p, buffers.ds}) {
       for (int32_t j = 0; j < keys; ++j) {
-        char* row = static_cast<char*>(matrix) + j * buffers.stride * bytes_;
-        std::memset(row + count * bytes_, 0, static_cast<size_t>((kernels_.width - count) * bytes_));
+        char* row = static_cast<char*>(matrix) + j * buffers.stride * elementBytes_;
+        std::memset(row + count * elementBytes_, 0, static_cast<size_t>((kernels_.width - count) * elementBytes_));
       }
     }
   }
 
-  void store(const Panel& panel) const {
+  void storeQueryGradients(const Panel& panel) const {
     float* factor = panel.buffers.negLse;  // no longer needed
     std::fill(factor, factor + kernels_.width, args_.tile.scale);
     kernels_.fromPanel(panel.buffers.dq, factor, depth_, rowBuffer_, rowStride_);
@@ -302,22 +332,22 @@ class GradientGroup {
   Arena& arena_;
   KvReader reader_;
   const int32_t depth_, valueDepth_;
-  const int64_t bytes_;      // of an element of products
+  const int64_t elementBytes_;  // of an element of products
   const int64_t rowStride_;
-  const int32_t strip_;      // keys of a strip
+  const int32_t keysPerStrip_;  // keys of a strip
   std::vector<Panel> panels_;
   char *weights_, *weightGradients_;     // [keys of a block][rows of the group]
   float* rowBuffer_;
   ModifiedScratch scratch_{};            // of one block
-  bool finite_ = true;                   // all rows of q and dOut
-  bool disjoint_ = true;                 // no key lies in two segments of a panel, as wide as they are computed
+  bool areOperandsFinite_ = true;        // all rows of q and dOut
+  bool areSegmentsDisjoint_ = true;      // no key lies in two segments of a panel, as wide as they are computed
 };
 
 }  // namespace
 
 int64_t gradientGroupRows(const BackwardCall& call) { return int64_t{groupPanels(call)} * call.kernels.width; }
 
-void gradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena) {
+void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena) {
   arena.reset();
   GradientGroup group(call, task, arena);
   const int64_t step = gradientGroupRows(call);

@@ -25,6 +25,6 @@ struct GradientTask {
 int64_t gradientGroupRows(const BackwardCall& call);
 
 /// Adds what the rows and keys of the task contribute to dq, dk and dv. Resets the arena.
-void gradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena);
+void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena);
 
 }  // namespace mosaic

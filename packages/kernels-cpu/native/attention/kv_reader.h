@@ -12,8 +12,8 @@ namespace mosaic {
 
 /// A row length of at least `columns` and an odd number of cache lines, so that a column visits every set of the cache.
 constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
-  const int64_t line = 64 / bytes;
-  return line * ((columns + line - 1) / line | 1);
+  const int64_t elementsPerLine = 64 / bytes;
+  return elementsPerLine * ((columns + elementsPerLine - 1) / elementsPerLine | 1);
 }
 
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
@@ -50,10 +50,11 @@ class KvReader {
     const int32_t present = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
     count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
     const Operand k = rows(k_, first, present, count), v = rows(v_, first, present, count);
-    const Operand& by = use_ == KvUse::Backward ? k : v;
-    if (!isPaired()) return {k, v, {by.data, by.step, by.rowStride}, first, count};
+    const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
+    if (!isPaired()) return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count};
     const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
-    kernels_.transpose(by.data, by.rowStride, present, roundUp(depth, 16), columns_, columnStride_);
+    kernels_.transpose(columnOperand.data, columnOperand.rowStride, present, roundUp(depth, 16), columns_,
+                       columnStride_);
     return {k, v, {columns_, columnStride_, 1}, first, count};
   }
 
@@ -62,29 +63,29 @@ class KvReader {
     TensorView view;
     char* copy;    // null where every block is read in place
     int64_t copyStride;
-    bool inPlace;  // whole blocks are
+    bool isReadInPlace;  // whole blocks are
   };
 
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
 
   Source source(const TensorView& view, Arena& arena) const {
-    const bool isNear = use_ == KvUse::NarrowForward || view.stride[2] < 128;
+    const bool hasNearRows = use_ == KvUse::NarrowForward || view.stride[2] < 128;
     const int64_t depth = view.shape[3];
-    const bool close = isPaired() ? depth % kernels_.depthMultiple == 0 : isNear;
-    const bool inPlace = view.dtype == kernels_.products && view.stride[3] == 1 && close;
-    const bool always = inPlace && keys_ % kernels_.keyMultiple == 0;
+    const bool areRowsClose = isPaired() ? depth % kernels_.depthMultiple == 0 : hasNearRows;
+    const bool isReadInPlace = view.dtype == kernels_.products && view.stride[3] == 1 && areRowsClose;
+    const bool isAlwaysInPlace = isReadInPlace && keys_ % kernels_.keyMultiple == 0;
     const int64_t stride = paddedStride(roundUp(depth, kernels_.depthMultiple), bytes_);
-    char* copy = always ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
-    return {view, copy, stride, inPlace};
+    char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
+    return {view, copy, stride, isReadInPlace};
   }
 
   Operand rows(const Source& source, int32_t first, int32_t present, int32_t count) const {
     const Rows rows = rowsOf(source.view, {batch_, head_, first});
-    if (source.inPlace && present == count) return {rows.data, rows.rowStride, 1};
+    if (source.isReadInPlace && present == count) return {rows.data, rows.rowStride, 1};
     const int64_t stride = source.copyStride;
     kernels_.unpack(rows, present, source.view.shape[3], source.copy, stride);
-    const auto zeros = static_cast<size_t>((count - present) * stride * bytes_);
-    std::memset(source.copy + present * stride * bytes_, 0, zeros);
+    const auto paddingBytes = static_cast<size_t>((count - present) * stride * bytes_);
+    std::memset(source.copy + present * stride * bytes_, 0, paddingBytes);
     return {source.copy, stride, 1};
   }
 
@@ -100,23 +101,23 @@ class KvReader {
 
 /// Keys [begin, end) of a block that contains them.
 inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int32_t begin, int32_t end) {
-  const int64_t skip = (begin - block.first) * dtypeBytes(kernels.products);
-  const auto at = [skip](const Operand& operand, int64_t stride) {
-    return Operand{static_cast<const char*>(operand.data) + skip * stride, operand.rowStride, operand.step};
+  const int64_t offsetBytes = (begin - block.first) * dtypeBytes(kernels.products);
+  const auto advance = [offsetBytes](const Operand& operand, int64_t stride) {
+    return Operand{static_cast<const char*>(operand.data) + offsetBytes * stride, operand.rowStride, operand.step};
   };
-  return {at(block.k, block.k.rowStride), at(block.v, block.v.rowStride), at(block.columns, block.columns.step), begin,
-          end - begin};
+  return {advance(block.k, block.k.rowStride), advance(block.v, block.v.rowStride),
+          advance(block.columns, block.columns.step), begin, end - begin};
 }
 
 /// Calls fn(begin, end, masked) for the parts of [from, to) that all rows of a panel see through a segment, and those
 /// that some do. Parts begin and end at multiples of `multiple` from the first key, so those of a segment may be wider.
 template <class Fn>
-void forParts(const Segment& s, int32_t multiple, Range block, Fn fn) {
-  const auto down = [multiple](int32_t x) { return x / multiple * multiple; };
-  const auto up = [&](int32_t x) { return down(x + multiple - 1); };
-  int32_t coreBegin = up(s.coreBegin), coreEnd = down(s.coreEnd);
-  if (coreBegin >= coreEnd) coreBegin = coreEnd = up(s.end);
-  const int32_t edges[] = {down(s.begin), coreBegin, coreEnd, up(s.end)};
+void forEachPart(const Segment& s, int32_t multiple, Range block, Fn fn) {
+  const auto floorToMultiple = [multiple](int32_t x) { return x / multiple * multiple; };
+  const auto ceilToMultiple = [&](int32_t x) { return floorToMultiple(x + multiple - 1); };
+  int32_t coreBegin = ceilToMultiple(s.coreBegin), coreEnd = floorToMultiple(s.coreEnd);
+  if (coreBegin >= coreEnd) coreBegin = coreEnd = ceilToMultiple(s.end);
+  const int32_t edges[] = {floorToMultiple(s.begin), coreBegin, coreEnd, ceilToMultiple(s.end)};
   for (int i = 0; i < 3; ++i) {
     const int32_t from = std::max<int32_t>(edges[i], static_cast<int32_t>(block.begin));
     const int32_t to = std::min<int32_t>(edges[i + 1], static_cast<int32_t>(block.end));

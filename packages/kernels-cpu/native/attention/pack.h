@@ -74,17 +74,17 @@ struct Pack<V, Float32Operands, N> {
     }
   }
 
-  MOSAIC_NOINLINE bool finite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
+  MOSAIC_NOINLINE bool isFinite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
     const auto* rows = static_cast<const float*>(matrix);
-    Vec bad = V::zero();  // x · 0 is 0 or NaN
+    Vec nonFinite = V::zero();  // x · 0 is 0 or NaN
     for (int64_t r = 0; r < count; ++r) {
       int64_t c = 0;
-      for (; c + L <= columns; c += L) bad = V::fma(V::load(rows + r * stride + c), V::zero(), bad);
+      for (; c + L <= columns; c += L) nonFinite = V::fma(V::load(rows + r * stride + c), V::zero(), nonFinite);
       if (c < columns) {
-        bad = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), bad);
+        nonFinite = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), nonFinite);
       }
     }
-    return V::sum(bad) == 0;
+    return V::sum(nonFinite) == 0;
   }
 
   MOSAIC_NOINLINE void toPanel(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor,
@@ -101,7 +101,7 @@ struct Pack<V, Bf16Operands, N> {
 
   /// Rows of bfloat16.
   MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
-    const int64_t padded = (columns + depthMultiple - 1) / depthMultiple * depthMultiple;
+    const int64_t paddedColumns = (columns + depthMultiple - 1) / depthMultiple * depthMultiple;
     for (int64_t r = 0; r < count; ++r) {
       uint16_t* to = static_cast<uint16_t*>(dst) + r * stride;
       const uint16_t* from = static_cast<const uint16_t*>(rows.data) + r * rows.rowStride;
@@ -110,7 +110,7 @@ struct Pack<V, Bf16Operands, N> {
       } else {
         for (int64_t c = 0; c < columns; ++c) to[c] = from[c * rows.columnStride];
       }
-      for (int64_t c = columns; c < padded; ++c) to[c] = 0;
+      for (int64_t c = columns; c < paddedColumns; ++c) to[c] = 0;
     }
   }
 
@@ -129,13 +129,14 @@ struct Pack<V, Bf16Operands, N> {
     }
   }
 
-  MOSAIC_NOINLINE bool finite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
+  MOSAIC_NOINLINE bool isFinite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
     const auto* rows = static_cast<const uint16_t*>(matrix);
-    Vec bad = V::zero();  // x · 0 is 0 or NaN
+    Vec nonFinite = V::zero();  // x · 0 is 0 or NaN
     for (int64_t r = 0; r < count; ++r) {
-      for (int64_t c = 0; c < columns; c += L) bad = V::fma(V::loadBf16(rows + r * stride + c), V::zero(), bad);
+      for (int64_t c = 0; c < columns; c += L)
+        nonFinite = V::fma(V::loadBf16(rows + r * stride + c), V::zero(), nonFinite);
     }
-    return V::sum(bad) == 0;
+    return V::sum(nonFinite) == 0;
   }
 
   /// Elements are pairs: [depth / 2][width].

@@ -26,32 +26,34 @@ class QueryPanels {
 
   /// Adds a panel: its queries. `segments`, by begin, are those of its rows. Where these fit into one vector, the panel
   /// is as wide.
-  void add(const PanelPlace& place, std::span<const Segment> segments);
+  void add(const PanelLocation& location, std::span<const Segment> segments);
   /// Folds the visible keys of a range, which begins at a block, in order.
   void fold(int64_t keyHead, Range keys);
-  /// Merges out and lse of the rows that saw a key of the range into a state. If that `isEmpty`, whatever its memory
-  /// holds, they replace it, and the lse of other rows becomes −∞.
-  void store(const AttentionState& state, Range keys, bool isEmpty) const;
+  /// Merges out and lse of the rows that saw a key of the range into a state. If that `isStateEmpty`, whatever its
+  /// memory holds, they replace it, and the lse of other rows becomes −∞.
+  void store(const AttentionState& state, Range keys, bool isStateEmpty) const;
 
  private:
   struct Panel {
     const AttentionKernels* kernels;
     ForwardPanel buffers;
     ScoreModifiers modifiers;
-    PanelPlace place;
+    PanelLocation location;
     std::span<const Segment> segments, remaining;  // by begin; those that are done drop out of the second
   };
 
-  bool isPaired() const { return wide_.products == DType::BFloat16; }
-  HeadRows rowsAt(const PanelPlace& place, int32_t head) const { return {place.batch, place.head + head, place.first}; }
+  bool isPaired() const { return wideKernels_.products == DType::BFloat16; }
+  HeadRows headRows(const PanelLocation& location, int32_t head) const {
+    return {location.batch, location.head + head, location.first};
+  }
   void loadQueries(const Panel& panel);
-  void storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isEmpty) const;
+  void storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isStateEmpty) const;
   void foldSegment(Panel& panel, const Segment& s, const KvRows& keys) const;
 
   const AttendArguments& args_;
   const MicroKernels& kernels_;
   const CallModifiers& modifiers_;
-  const AttentionKernels& wide_;  // those of wide panels, for what does not depend on the width
+  const AttentionKernels& wideKernels_;  // those of wide panels, for what does not depend on the width
   Arena& arena_;
   const int64_t depth_, valueDepth_, rowStride_;  // the last of the row buffer
   KvReader reader_;

@@ -15,8 +15,9 @@ struct HeadRows {
   int64_t batch, head, first;
 };
 
-inline Rows rowsOf(const TensorView& view, const HeadRows& at) {
-  const int64_t offset = at.batch * view.stride[0] + at.head * view.stride[1] + at.first * view.stride[2];
+inline Rows rowsOf(const TensorView& view, const HeadRows& headRows) {
+  const int64_t offset =
+      headRows.batch * view.stride[0] + headRows.head * view.stride[1] + headRows.first * view.stride[2];
   return {static_cast<const char*>(view.data) + offset * dtypeBytes(view.dtype), view.dtype, view.stride[2],
           view.stride[3]};
 }
@@ -31,9 +32,9 @@ struct FloatRows {
   float* data;
   int64_t rowStride, columnStride;
 
-  FloatRows(const TensorView& view, const HeadRows& at)
-      : data(static_cast<float*>(view.data) + at.batch * view.stride[0] + at.head * view.stride[1] +
-             at.first * view.stride[2]),
+  FloatRows(const TensorView& view, const HeadRows& headRows)
+      : data(static_cast<float*>(view.data) + headRows.batch * view.stride[0] + headRows.head * view.stride[1] +
+             headRows.first * view.stride[2]),
         rowStride(view.stride[2]),
         columnStride(view.stride[3]) {}
   float& operator()(int64_t row, int64_t column = 0) const { return data[row * rowStride + column * columnStride]; }

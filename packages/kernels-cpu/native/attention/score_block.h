@@ -17,43 +17,44 @@ struct ScoreBlock {
 
   /// In place: scaled scores of the keys [first, first + count) of the tile. `derivative`, if given, gets that of the
   /// softcap.
-  MOSAIC_NOINLINE void modify(const ScoreModifiers& by, int32_t first, int32_t count, float* scores,
+  MOSAIC_NOINLINE void modify(const ScoreModifiers& modifiers, int32_t first, int32_t count, float* scores,
                               float* derivative) {
-    const Vec cap = V::set1(by.softcap), one = V::set1(1);
+    const Vec cap = V::set1(modifiers.softcap), one = V::set1(1);
     for (int32_t j = 0; j < count; ++j) {
       for (int n = 0; n < N; ++n) {
         float* at = scores + j * width + n * L;
         Vec s = V::load(at);
-        if (by.softcap > 0) {
+        if (modifiers.softcap > 0) {
           const Vec t = tanhOf<V>(V::div(s, cap));
           if (derivative != nullptr) V::store(derivative + j * width + n * L, V::sub(one, V::mul(t, t)));
           s = V::mul(t, cap);
         }
-        if (by.slopes != nullptr) s = V::sub(s, V::mul(V::load(by.slopes + n * L), distance(by, n, first + j)));
+        if (modifiers.slopes != nullptr)
+          s = V::sub(s, V::mul(V::load(modifiers.slopes + n * L), distance(modifiers, n, first + j)));
         V::store(at, s);
       }
     }
   }
 
   /// mask[j][row] ← 0 where the weight is dropped, else what it counts.
-  MOSAIC_NOINLINE void drawDropoutMask(const ScoreModifiers& by, int32_t first, int32_t count, float* mask) {
-    const Vec counts = V::set1(by.dropoutScale);
+  MOSAIC_NOINLINE void drawDropoutMask(const ScoreModifiers& modifiers, int32_t first, int32_t count, float* mask) {
+    const Vec counts = V::set1(modifiers.dropoutScale);
     const Bits<V> none{};
     for (int n = 0; n < N; ++n) {
       Bits<V> words[4];
       int32_t drawn = -1;  // a block of four keys has its words from one counter
       for (int32_t j = 0; j < count; ++j) {
-        const int32_t position = by.keys[first + j];
+        const int32_t position = modifiers.keys[first + j];
         if (position >> 2 != drawn) {
           drawn = position >> 2;
           words[0] = none + static_cast<uint32_t>(drawn);
-          __builtin_memcpy(&words[1], by.queries + n * L, sizeof words[1]);
-          words[2] = none + by.batch;
-          __builtin_memcpy(&words[3], by.heads + n * L, sizeof words[3]);
-          philoxRounds<V>(words, by.philoxKey[0], by.philoxKey[1]);
+          __builtin_memcpy(&words[1], modifiers.queries + n * L, sizeof words[1]);
+          words[2] = none + modifiers.batch;
+          __builtin_memcpy(&words[3], modifiers.heads + n * L, sizeof words[3]);
+          philoxRounds<V>(words, modifiers.philoxKey[0], modifiers.philoxKey[1]);
         }
         const Int<V> bits = reinterpret_cast<Int<V>>(words[position & 3] >> 8);
-        const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(by.dropoutThreshold));
+        const Int<V> isDropped = reinterpret_cast<Int<V>>(bits < static_cast<int32_t>(modifiers.dropoutThreshold));
         V::store(mask + j * width + n * L, blend<V>(isDropped, V::zero(), counts));
       }
     }
@@ -61,10 +62,10 @@ struct ScoreBlock {
 
  private:
   /// |query − key| of vector n of rows.
-  MOSAIC_INLINE Vec distance(const ScoreModifiers& by, int n, int32_t key) {
+  MOSAIC_INLINE Vec distance(const ScoreModifiers& modifiers, int n, int32_t key) {
     Int<V> apart;
-    __builtin_memcpy(&apart, by.queries + n * L, sizeof apart);
-    apart -= by.keys[key];
+    __builtin_memcpy(&apart, modifiers.queries + n * L, sizeof apart);
+    apart -= modifiers.keys[key];
     const Int<V> sign = apart >> 31;
     return __builtin_convertvector((apart ^ sign) - sign, Vec);
   }

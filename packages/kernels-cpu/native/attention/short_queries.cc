@@ -12,15 +12,15 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kTasks = 64;          // parts of all key heads together, if they are long enough
+constexpr int64_t kTargetSplits = 64;         // parts of all key heads together, if they are long enough
 constexpr int64_t kMinKeysPerSplit = 1024;    // of a part
 constexpr int32_t kMaxPanels = 16;      // of a task
-constexpr int64_t kMaxBytes = 256 << 10;  // of q and out of a task
+constexpr int64_t kMaxTaskBytes = 256 << 10;  // of q and out of a task
 
 struct ShortGrid {
-  int64_t rows, keys, keyHeads, group;
+  int64_t rows, keys, numKvHeads, groupSize;
   int32_t headsPerPanel, panels;  // of a key head
-  int64_t partKeys, parts;
+  int64_t keysPerSplit, splits;
 };
 
 const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKernels& kernels) {
@@ -28,53 +28,53 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
   return rows <= kernels.narrowAttention.width ? kernels.narrowAttention : kernels.attention;
 }
 
-/// Into parts of `share` keys or more, of at most `keys` for each sample.
-void splitKeys(ShortGrid& grid, int64_t share, int64_t keys, const AttentionKernels& kernels) {
-  grid.partKeys = roundUp(std::max(share, kMinKeysPerSplit), kernels.keyBlock);
-  grid.parts = (keys + grid.partKeys - 1) / grid.partKeys;
+/// Into parts of `minKeys` keys or more, of at most `keys` for each sample.
+void splitKeys(ShortGrid& grid, int64_t minKeys, int64_t keys, const AttentionKernels& kernels) {
+  grid.keysPerSplit = roundUp(std::max(minKeys, kMinKeysPerSplit), kernels.keyBlock);
+  grid.splits = (keys + grid.keysPerSplit - 1) / grid.keysPerSplit;
 }
 
 ShortGrid makeGrid(const AttendArguments& args, const AttentionKernels& kernels) {
   ShortGrid grid{};
   grid.rows = args.q.shape[2];
   grid.keys = args.kv.k.shape[2];
-  grid.keyHeads = args.kv.k.shape[1];
-  grid.group = args.q.shape[1] / grid.keyHeads;
-  grid.headsPerPanel = static_cast<int32_t>(std::min(grid.group, std::max<int64_t>(1, kernels.width / grid.rows)));
-  grid.panels = static_cast<int32_t>((grid.group + grid.headsPerPanel - 1) / grid.headsPerPanel);
-  const int64_t share = grid.keys * args.q.shape[0] * grid.keyHeads / kTasks;
-  splitKeys(grid, share, grid.keys, kernels);
+  grid.numKvHeads = args.kv.k.shape[1];
+  grid.groupSize = args.q.shape[1] / grid.numKvHeads;
+  grid.headsPerPanel = static_cast<int32_t>(std::min(grid.groupSize, std::max<int64_t>(1, kernels.width / grid.rows)));
+  grid.panels = static_cast<int32_t>((grid.groupSize + grid.headsPerPanel - 1) / grid.headsPerPanel);
+  const int64_t minKeys = grid.keys * args.q.shape[0] * grid.numKvHeads / kTargetSplits;
+  splitKeys(grid, minKeys, grid.keys, kernels);
   return grid;
 }
 
 /// The segments of all queries, with the rows of one head after another.
-std::vector<Segment> panelSegments(const TileVisibility& visibility, const ShortGrid& grid, int32_t width,
-                                   Arena& arena) {
+std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortGrid& grid, int32_t width,
+                                  Arena& arena) {
   const auto count = static_cast<int32_t>(grid.rows);
-  std::vector<Segment> found;
-  visibility.addSegments({0, count, count}, arena, found);
-  for (Segment& s : found) {
+  std::vector<Segment> segments;
+  visibility.addSegments({0, count, count}, arena, segments);
+  for (Segment& s : segments) {
     int32_t* lo = arena.allocate<int32_t>(width);
     int32_t* hi = arena.allocate<int32_t>(width);
     for (int32_t r = 0; r < width; ++r) lo[r] = s.visible.lo[r % count], hi[r] = s.visible.hi[r % count];
     s.visible = {lo, hi};
   }
-  return found;
+  return segments;
 }
 
 /// The keys from the first to the last that a sample sees, from the begin of a block on: samples that lie in different
 /// parts of one memory, as those of a cache do, are each split on their own.
 Range visibleKeys(const std::vector<Segment>& segments, const AttentionKernels& kernels) {
-  Range seen{INT64_MAX, 0};
+  Range visibleRange{INT64_MAX, 0};
   for (const Segment& s : segments) {
-    seen = {std::min<int64_t>(seen.begin, s.begin), std::max<int64_t>(seen.end, s.end)};
+    visibleRange = {std::min<int64_t>(visibleRange.begin, s.begin), std::max<int64_t>(visibleRange.end, s.end)};
   }
-  if (seen.begin >= seen.end) return {0, 0};
-  return {seen.begin / kernels.keyBlock * kernels.keyBlock, seen.end};
+  if (visibleRange.begin >= visibleRange.end) return {0, 0};
+  return {visibleRange.begin / kernels.keyBlock * kernels.keyBlock, visibleRange.end};
 }
 
 /// A state with memory of its own, for one part of the keys.
-AttentionState partState(const AttendArguments& args, Arena& arena) {
+AttentionState makeSplitState(const AttendArguments& args, Arena& arena) {
   const int64_t* shape = args.q.shape;
   const int64_t depth = args.kv.v.shape[3], rows = shape[0] * shape[1] * shape[2];
   const auto view = [&](int64_t columns) {
@@ -92,8 +92,8 @@ bool areQueriesShort(const AttendArguments& args, const MicroKernels& kernels) {
   const ShortGrid grid = makeGrid(args, k);
   const int64_t rowBytes = 4 * args.kv.v.shape[3] + dtypeBytes(k.products) * args.q.shape[3];
   const int64_t bytes = grid.panels * k.width * rowBytes;
-  return (grid.parts > 1 || grid.group > 1 || k.width == kernels.narrowAttention.width) && grid.panels <= kMaxPanels &&
-         bytes <= kMaxBytes;
+  return (grid.splits > 1 || grid.groupSize > 1 || k.width == kernels.narrowAttention.width) &&
+         grid.panels <= kMaxPanels && bytes <= kMaxTaskBytes;
 }
 
 void attendShortQueries(const ForwardCall& call, Pool& pool) {
@@ -102,47 +102,47 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
   const AttentionKernels& k = chooseKernels(args, kernels);
   ShortGrid grid = makeGrid(args, k);
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
-  Arena& shared = pool.shared();
+  Arena& sharedArena = pool.sharedArena();
   std::vector<std::vector<Segment>> segments;
   for (size_t i = 0; i < visibility.count(); ++i) {
-    segments.push_back(panelSegments(visibility[i], grid, k.width, shared));
+    segments.push_back(makeSegments(visibility[i], grid, k.width, sharedArena));
   }
   std::vector<Range> ranges(visibility.count(), Range{0, grid.keys});
   if (visibility.isPerSample()) {
     for (size_t i = 0; i < ranges.size(); ++i) ranges[i] = visibleKeys(segments[i], k);
-    int64_t all = 0, most = 0;
+    int64_t totalKeys = 0, maxKeys = 0;
     for (int64_t b = 0; b < args.q.shape[0]; ++b) {
       const Range& range = ranges[visibility.indexOf(b)];
-      all += range.end - range.begin;
-      most = std::max(most, range.end - range.begin);
+      totalKeys += range.end - range.begin;
+      maxKeys = std::max(maxKeys, range.end - range.begin);
     }
-    if (most == 0) return;
-    splitKeys(grid, all * grid.keyHeads / kTasks, most, k);
+    if (maxKeys == 0) return;
+    splitKeys(grid, totalKeys * grid.numKvHeads / kTargetSplits, maxKeys, k);
   }
-  const bool isSplit = grid.parts > 1, isSingle = isSingleQuery(call);
+  const bool isSplit = grid.splits > 1, usesSingleQuery = isSingleQuery(call);
   std::vector<AttentionState> states;
-  for (int64_t part = 0; isSplit && part < grid.parts; ++part) states.push_back(partState(args, shared));
+  for (int64_t split = 0; isSplit && split < grid.splits; ++split) states.push_back(makeSplitState(args, sharedArena));
 
-  pool.parallelFor(args.q.shape[0] * grid.keyHeads * grid.parts, [&](int64_t task, int worker) {
-    const int64_t part = task % grid.parts, head = task / grid.parts, batch = head / grid.keyHeads;
-    const int64_t keyHead = head % grid.keyHeads;
+  pool.parallelFor(args.q.shape[0] * grid.numKvHeads * grid.splits, [&](int64_t task, int worker) {
+    const int64_t split = task % grid.splits, head = task / grid.splits, batch = head / grid.numKvHeads;
+    const int64_t keyHead = head % grid.numKvHeads;
     const Range& range = ranges[visibility.indexOf(batch)];
-    const int64_t begin = std::min(range.begin + part * grid.partKeys, range.end);
-    const Range keys{begin, std::min(range.end, begin + grid.partKeys)};
+    const int64_t begin = std::min(range.begin + split * grid.keysPerSplit, range.end);
+    const Range keys{begin, std::min(range.end, begin + grid.keysPerSplit)};
     Arena& arena = pool.arena(worker);
     arena.reset();
-    const AttentionState& state = isSplit ? states[static_cast<size_t>(part)] : args.state;
-    const std::vector<Segment>& seen = segments[visibility.indexOf(batch)];
-    if (isSingle) {
+    const AttentionState& state = isSplit ? states[static_cast<size_t>(split)] : args.state;
+    const std::vector<Segment>& sampleSegments = segments[visibility.indexOf(batch)];
+    if (usesSingleQuery) {
       SingleQuery query(call, batch, keyHead, arena);
-      query.fold(seen, keys);
+      query.fold(sampleSegments, keys);
       return query.store(state, isSplit);
     }
     QueryPanels panels(call, static_cast<size_t>(grid.panels), &k == &kernels.narrowAttention, arena);
-    for (int64_t first = 0; first < grid.group; first += grid.headsPerPanel) {
-      const auto heads = static_cast<int32_t>(std::min<int64_t>(grid.headsPerPanel, grid.group - first));
-      const PanelPlace place{batch, keyHead * grid.group + first, heads, 0, static_cast<int32_t>(grid.rows)};
-      panels.add(place, seen);
+    for (int64_t first = 0; first < grid.groupSize; first += grid.headsPerPanel) {
+      const auto heads = static_cast<int32_t>(std::min<int64_t>(grid.headsPerPanel, grid.groupSize - first));
+      const PanelLocation location{batch, keyHead * grid.groupSize + first, heads, 0, static_cast<int32_t>(grid.rows)};
+      panels.add(location, sampleSegments);
     }
     panels.fold(keyHead, keys);
     panels.store(state, keys, isSplit);

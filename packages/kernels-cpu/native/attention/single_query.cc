@@ -8,28 +8,28 @@
 namespace mosaic {
 namespace {
 
-int64_t groupOf(const AttendArguments& args) { return args.q.shape[1] / args.kv.k.shape[1]; }
+int64_t groupSize(const AttendArguments& args) { return args.q.shape[1] / args.kv.k.shape[1]; }
 
 }  // namespace
 
 bool isSingleQuery(const ForwardCall& call) {
   const AttendArguments& args = call.args;
   const int32_t lanes = call.kernels.narrowAttention.width;
-  return args.q.shape[2] == 1 && 2 * groupOf(args) <= lanes && call.kernels.foldQuery != nullptr &&
-         !call.modifiers.any() && args.q.shape[3] % lanes == 0 && args.kv.v.shape[3] % lanes == 0;
+  return args.q.shape[2] == 1 && 2 * groupSize(args) <= lanes && call.kernels.foldQuery != nullptr &&
+         !call.modifiers.modifiesScores() && args.q.shape[3] % lanes == 0 && args.kv.v.shape[3] % lanes == 0;
 }
 
 SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead, Arena& arena)
     : call_(call),
       batch_(batch),
-      firstHead_(keyHead * groupOf(call.args)),
+      firstHead_(keyHead * groupSize(call.args)),
       blockKeys_(QueryFold::kVectors * call.kernels.narrowAttention.width),
       reader_(call.kernels.narrowAttention, call.args.kv, KvUse::NarrowForward, arena) {
   const auto& [state, q, kv, tile] = call.args;
-  const int64_t depth = q.shape[3], valueDepth = kv.v.shape[3], rows = groupOf(call.args);
+  const int64_t depth = q.shape[3], valueDepth = kv.v.shape[3], rows = groupSize(call.args);
   reader_.select(batch, keyHead);
-  float* scaled = arena.allocate<float>(rows * depth);
-  query_ = {scaled,
+  float* scaledQuery = arena.allocate<float>(rows * depth);
+  query_ = {scaledQuery,
             arena.allocate<float>(rows * valueDepth),
             arena.allocate<float>(rows),
             arena.allocate<float>(rows),
@@ -42,7 +42,7 @@ SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead
   std::fill_n(query_.max, rows, -INFINITY);
   std::fill_n(query_.sum, rows, 0.0f);
   for (int64_t h = 0; h < rows; ++h) {
-    float* to = scaled + h * depth;
+    float* to = scaledQuery + h * depth;
     call.kernels.attention.unpack(rowsOf(q, {batch, firstHead_ + h, 0}), 1, depth, to, depth);
     for (int64_t d = 0; d < depth; ++d) to[d] *= tile.scale;
   }
@@ -59,19 +59,19 @@ void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
   }
 }
 
-void SingleQuery::store(const AttentionState& state, bool isEmpty) const {
+void SingleQuery::store(const AttentionState& state, bool isStateEmpty) const {
   const int64_t depth = query_.valueDepth;
   for (int32_t h = 0; h < query_.rows; ++h) {
-    const HeadRows at{batch_, firstHead_ + h, 0};
-    const FloatRows out(state.out, at), lse(state.lse, at);
+    const HeadRows headRows{batch_, firstHead_ + h, 0};
+    const FloatRows out(state.out, headRows), lse(state.lse, headRows);
     const float sum = query_.sum[h];
     if (sum == 0) {
-      if (isEmpty) lse(0) = -INFINITY;
+      if (isStateEmpty) lse(0) = -INFINITY;
       continue;
     }
     float* row = query_.out + h * depth;
     for (int64_t d = 0; d < depth; ++d) row[d] /= sum;
-    const MergeWeights weight = mergeWeights(isEmpty ? -INFINITY : lse(0), std::log(double{sum}) + query_.max[h]);
+    const MergeWeights weight = mergeWeights(isStateEmpty ? -INFINITY : lse(0), std::log(double{sum}) + query_.max[h]);
     lse(0) = weight.lse;
     mergeRow(weight, out.row(0), {row, 1}, depth);
   }

@@ -18,7 +18,7 @@ class SingleQuery {
   /// Folds the keys of a range that `segments`, those of its rows, show.
   void fold(std::span<const Segment> segments, Range keys);
   /// As that of `QueryPanels`.
-  void store(const AttentionState& state, bool isEmpty) const;
+  void store(const AttentionState& state, bool isStateEmpty) const;
 
  private:
   const ForwardCall& call_;

@@ -19,7 +19,7 @@ int64_t countBefore(const Span& span, int64_t position) {
   return std::min(span.length, span.step == 1 ? distance : (distance + span.step - 1) / span.step);
 }
 
-bool isEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
+bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Slice& x, const Slice& y) {
     return x.q0 == y.q0 && x.q1 == y.q1 && x.k0 == y.k0 && x.k1 == y.k1 && x.type == y.type;
   });
@@ -37,7 +37,7 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
   throw std::invalid_argument("attention: the number of positions in a tile does not match the rows of its tensors");
 }
 
-TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> own) : q_(tile.q) {
+TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> sampleSlices) : q_(tile.q) {
   int64_t offset = 0;
   for (const Span& span : tile.q) {
     qOffset_.push_back(offset);
@@ -48,7 +48,7 @@ TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> own) : q
     if (span.length > 0) k_.push_back({span, offset, 0});
     offset += span.length;
   }
-  for (const std::span<const Slice> slices : {std::span<const Slice>(tile.mask), own}) {
+  for (const std::span<const Slice> slices : {std::span<const Slice>(tile.mask), sampleSlices}) {
     for (const Slice& slice : slices) {
       if (slice.q0 < slice.q1 && slice.k0 < slice.k1) slices_.push_back({slice, 0});
     }
@@ -63,100 +63,100 @@ TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> own) : q
 }
 
 template <class Fn>
-void TileVisibility::forRuns(Range rows, Fn fn) const {
-  auto at = std::upper_bound(qOffset_.begin(), qOffset_.end(), rows.begin);
-  size_t i = at == qOffset_.begin() ? 0 : static_cast<size_t>(at - qOffset_.begin()) - 1;
+void TileVisibility::forEachRun(Range rows, Fn fn) const {
+  auto nextSpan = std::upper_bound(qOffset_.begin(), qOffset_.end(), rows.begin);
+  size_t i = nextSpan == qOffset_.begin() ? 0 : static_cast<size_t>(nextSpan - qOffset_.begin()) - 1;
   for (; i < q_.size() && qOffset_[i] < rows.end; ++i) {
     const int64_t first = std::max(rows.begin, qOffset_[i]), end = std::min(rows.end, qOffset_[i] + q_[i].length);
-    if (first < end) fn(Run{first, end, q_[i].start + (first - qOffset_[i]) * q_[i].step, q_[i].step});
+    if (first < end) fn(RowRun{first, end, q_[i].start + (first - qOffset_[i]) * q_[i].step, q_[i].step});
   }
 }
 
 /// Calls fn(index) for slices with rows between the first and the last of the run.
 template <class Fn>
-void TileVisibility::forSlices(const Run& run, Fn fn) const {
-  const int64_t last = run.position + (run.end - run.first - 1) * run.step;
-  auto past = std::upper_bound(slices_.begin(), slices_.end(), last,
-                               [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
-  for (auto i = past; i != slices_.begin() && (i - 1)->maxEnd > run.position; --i) {
+void TileVisibility::forEachSlice(const RowRun& run, Fn fn) const {
+  const int64_t lastPosition = run.position + (run.end - run.first - 1) * run.step;
+  auto firstAfter = std::upper_bound(slices_.begin(), slices_.end(), lastPosition,
+                                     [](int64_t position, const SortedSlice& s) { return position < s.slice.q0; });
+  for (auto i = firstAfter; i != slices_.begin() && (i - 1)->maxEnd > run.position; --i) {
     if ((i - 1)->slice.q1 > run.position) fn(static_cast<size_t>(i - 1 - slices_.begin()));
   }
 }
 
 /// Calls fn(span) for spans that may have keys at positions [begin, end).
 template <class Fn>
-void TileVisibility::forKeySpans(int64_t begin, int64_t end, Fn fn) const {
-  auto past = std::lower_bound(k_.begin(), k_.end(), end,
-                               [](const KeySpan& k, int64_t position) { return k.span.start < position; });
-  for (auto i = past; i != k_.begin() && (i - 1)->maxEnd > begin; --i) fn(*(i - 1));
+void TileVisibility::forEachKeySpan(int64_t begin, int64_t end, Fn fn) const {
+  auto firstAfter = std::lower_bound(k_.begin(), k_.end(), end,
+                                     [](const KeySpan& k, int64_t position) { return k.span.start < position; });
+  for (auto i = firstAfter; i != k_.begin() && (i - 1)->maxEnd > begin; --i) fn(*(i - 1));
 }
 
-void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const {
-  const auto old = static_cast<int64_t>(found.size());
-  std::vector<size_t> met;
-  forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
-    forSlices(run, [&](size_t slice) { met.push_back(slice); });
-  });
-  std::sort(met.begin(), met.end());
-  met.erase(std::unique(met.begin(), met.end()), met.end());
-  for (size_t slice : met) addSegments(slices_[slice].slice, rows, arena, found);
-  std::stable_sort(found.begin() + old, found.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const {
+  const auto oldCount = static_cast<int64_t>(segments.size());
+  std::vector<size_t> sliceIndices;
+  forEachRun({rows.first, rows.first + rows.count},
+             [&](const RowRun& run) { forEachSlice(run, [&](size_t slice) { sliceIndices.push_back(slice); }); });
+  std::sort(sliceIndices.begin(), sliceIndices.end());
+  sliceIndices.erase(std::unique(sliceIndices.begin(), sliceIndices.end()), sliceIndices.end());
+  for (size_t slice : sliceIndices) addSegments(slices_[slice].slice, rows, arena, segments);
+  std::stable_sort(segments.begin() + oldCount, segments.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
 }
 
 void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena,
-                                 std::vector<Segment>& found) const {
-  Range* seen = arena.allocate<Range>(rows.count);  // global positions, per row
+                                 std::vector<Segment>& segments) const {
+  Range* visibleRanges = arena.allocate<Range>(rows.count);  // global positions, per row
   Range hull{INT64_MAX, INT64_MIN};
-  std::fill(seen, seen + rows.count, Range{0, 0});
-  forRuns({rows.first, rows.first + rows.count}, [&](const Run& run) {
+  std::fill(visibleRanges, visibleRanges + rows.count, Range{0, 0});
+  forEachRun({rows.first, rows.first + rows.count}, [&](const RowRun& run) {
     for (int64_t row = run.first; row < run.end; ++row) {
       const int64_t position = run.position + (row - run.first) * run.step;
       if (position < slice.q0 || position >= slice.q1) continue;
       const Range range = visibleKeys(slice, position);
       if (range.begin >= range.end) continue;
-      seen[row - rows.first] = range;
+      visibleRanges[row - rows.first] = range;
       hull = {std::min(hull.begin, range.begin), std::max(hull.end, range.end)};
     }
   });
 
-  forKeySpans(hull.begin, hull.end, [&](const KeySpan& k) {
+  forEachKeySpan(hull.begin, hull.end, [&](const KeySpan& k) {
     int32_t* lo = arena.allocate<int32_t>(rows.width);
     int32_t* hi = arena.allocate<int32_t>(rows.width);
     Segment segment{INT32_MAX, 0, 0, INT32_MAX, {lo, hi}};
     for (int32_t r = 0; r < rows.count; ++r) {
-      const int64_t from = k.offset + countBefore(k.span, seen[r].begin);
-      const int64_t to = k.offset + countBefore(k.span, seen[r].end);
-      const bool any = seen[r].begin < seen[r].end && from < to;
-      lo[r] = any ? static_cast<int32_t>(from) : 0;
-      hi[r] = any ? static_cast<int32_t>(to) : 0;
-      if (any) segment.begin = std::min(segment.begin, lo[r]);
+      const int64_t from = k.offset + countBefore(k.span, visibleRanges[r].begin);
+      const int64_t to = k.offset + countBefore(k.span, visibleRanges[r].end);
+      const bool hasKeys = visibleRanges[r].begin < visibleRanges[r].end && from < to;
+      lo[r] = hasKeys ? static_cast<int32_t>(from) : 0;
+      hi[r] = hasKeys ? static_cast<int32_t>(to) : 0;
+      if (hasKeys) segment.begin = std::min(segment.begin, lo[r]);
       segment.end = std::max(segment.end, hi[r]);
-      segment.coreBegin = std::max(segment.coreBegin, any ? lo[r] : INT32_MAX);
+      segment.coreBegin = std::max(segment.coreBegin, hasKeys ? lo[r] : INT32_MAX);
       segment.coreEnd = std::min(segment.coreEnd, hi[r]);
     }
     if (segment.end == 0) return;
     std::fill(lo + rows.count, lo + rows.width, lo[rows.count - 1]);
     std::fill(hi + rows.count, hi + rows.width, hi[rows.count - 1]);
     if (segment.coreBegin >= segment.coreEnd) segment.coreBegin = segment.coreEnd = segment.end;
-    found.push_back(segment);
+    segments.push_back(segment);
   });
 }
 
 double TileVisibility::work(Range rows, Range keys) const {
   double pairs = 0;
-  forRuns(rows, [&](const Run& run) {
-    forSlices(run, [&](size_t index) {
+  forEachRun(rows, [&](const RowRun& run) {
+    forEachSlice(run, [&](size_t index) {
       const Slice& slice = slices_[index].slice;
-      const int64_t before = countBefore({run.position, run.end - run.first, run.step}, slice.q0);
-      const int64_t inside = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - before;
-      if (inside == 0) return;
-      const int64_t first = run.position + before * run.step;
-      const Range low = visibleKeys(slice, first), high = visibleKeys(slice, first + (inside - 1) * run.step);
+      const int64_t rowsBefore = countBefore({run.position, run.end - run.first, run.step}, slice.q0);
+      const int64_t rowsInside = countBefore({run.position, run.end - run.first, run.step}, slice.q1) - rowsBefore;
+      if (rowsInside == 0) return;
+      const int64_t first = run.position + rowsBefore * run.step;
+      const Range firstRange = visibleKeys(slice, first),
+                  lastRange = visibleKeys(slice, first + (rowsInside - 1) * run.step);
       // Both ends of the interval only ever move up with the row.
-      forKeySpans(low.begin, high.end, [&](const KeySpan& k) {
-        const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, low.begin));
-        const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, high.end));
-        if (from < to) pairs += static_cast<double>(inside) * static_cast<double>(to - from);
+      forEachKeySpan(firstRange.begin, lastRange.end, [&](const KeySpan& k) {
+        const int64_t from = std::max(keys.begin, k.offset + countBefore(k.span, firstRange.begin));
+        const int64_t to = std::min(keys.end, k.offset + countBefore(k.span, lastRange.end));
+        if (from < to) pairs += static_cast<double>(rowsInside) * static_cast<double>(to - from);
       });
     });
   });
@@ -174,15 +174,15 @@ BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
   if (first < 0 || first + batch > static_cast<int64_t>(masks.size())) {
     throw std::invalid_argument("attention: expected one mask per sample, received fewer masks");
   }
-  std::vector<const std::vector<Slice>*> distinct;
+  std::vector<const std::vector<Slice>*> distinctMasks;
   for (int64_t b = 0; b < batch; ++b) {
-    const std::vector<Slice>& own = masks[static_cast<size_t>(first + b)];
-    const auto known =
-        std::find_if(distinct.begin(), distinct.end(), [&](const auto* each) { return isEqual(*each, own); });
-    indices_.push_back(static_cast<size_t>(known - distinct.begin()));
-    if (known != distinct.end()) continue;
-    distinct.push_back(&own);
-    visibilities_.emplace_back(tile, own);
+    const std::vector<Slice>& sampleMask = masks[static_cast<size_t>(first + b)];
+    const auto match = std::find_if(distinctMasks.begin(), distinctMasks.end(),
+                                    [&](const auto* mask) { return areSlicesEqual(*mask, sampleMask); });
+    indices_.push_back(static_cast<size_t>(match - distinctMasks.begin()));
+    if (match != distinctMasks.end()) continue;
+    distinctMasks.push_back(&sampleMask);
+    visibilities_.emplace_back(tile, sampleMask);
   }
 }
 

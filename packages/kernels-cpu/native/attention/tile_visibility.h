@@ -41,10 +41,10 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys);
 class TileVisibility {
  public:
   /// What is visible to one sample: the tile's mask, and slices of its own.
-  explicit TileVisibility(const Tile& tile, std::span<const Slice> own = {});
+  explicit TileVisibility(const Tile& tile, std::span<const Slice> sampleSlices = {});
 
   /// Appends the segments of a panel, by increasing begin. Their row intervals live in `arena`.
-  void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
+  void addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const;
 
   /// An upper bound of the number of pairs that count; 0 exactly when it is known that there are none.
   double work(Range rows, Range keys) const;
@@ -60,17 +60,17 @@ class TileVisibility {
     int64_t maxEnd;  // the largest q1 of this and all slices that start earlier
   };
   /// Consecutive rows within one span: local [first, end), at positions `position`, + step, …
-  struct Run {
+  struct RowRun {
     int64_t first, end, position, step;
   };
 
   template <class Fn>
-  void forRuns(Range rows, Fn fn) const;
+  void forEachRun(Range rows, Fn fn) const;
   template <class Fn>
-  void forSlices(const Run& run, Fn fn) const;
+  void forEachSlice(const RowRun& run, Fn fn) const;
   template <class Fn>
-  void forKeySpans(int64_t begin, int64_t end, Fn fn) const;
-  void addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& found) const;
+  void forEachKeySpan(int64_t begin, int64_t end, Fn fn) const;
+  void addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const;
 
   std::span<const Span> q_;
   std::vector<int64_t> qOffset_;     // local index of the first row of each span

@@ -15,12 +15,12 @@ constexpr auto kExitTimeout = std::chrono::milliseconds(300);
 void onEnvironmentEnd(void* data) {
   auto& addon = *static_cast<Addon*>(data);
   if (addon.completions) addon.completions->close();
-  for (const auto& weak : addon.devices) {
-    if (auto device = weak.lock()) device->stream.releasePending();
+  for (const auto& weakDevice : addon.devices) {
+    if (auto device = weakDevice.lock()) device->stream.releasePending();
   }
   const auto deadline = std::chrono::steady_clock::now() + kExitTimeout;
-  for (const auto& weak : addon.devices) {
-    if (auto device = weak.lock()) device->waitForExit(deadline);
+  for (const auto& weakDevice : addon.devices) {
+    if (auto device = weakDevice.lock()) device->waitForExit(deadline);
   }
 }
 
@@ -78,7 +78,7 @@ NAPI_MODULE_INIT() {
   napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
   napi_set_named_property(env, exports, "bind", function);
   napi_value protocol;
-  napi_create_int32(env, kProtocol, &protocol);
+  napi_create_int32(env, kBindingVersion, &protocol);
   napi_set_named_property(env, exports, "protocol", protocol);
   exportDevice(env, exports);
   exportKernels(env, exports);

@@ -13,7 +13,7 @@
 namespace mosaic {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 4;
+constexpr int32_t kBindingVersion = 4;
 
 /// Arguments come through `arguments`, an array of doubles that JavaScript fills before it calls: nothing is parsed.
 /// The first double is the device's address on the way in, and the result on the way out.

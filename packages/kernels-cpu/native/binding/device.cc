@@ -13,7 +13,7 @@ namespace {
 
 struct DeviceHandle {
   std::shared_ptr<Device> device;
-  int64_t reported = 0;  // bytes reported to V8
+  int64_t reportedBytes = 0;  // bytes reported to V8
 };
 
 DeviceHandle* deviceHandle(napi_env env, napi_callback_info info) {
@@ -25,10 +25,10 @@ DeviceHandle* deviceHandle(napi_env env, napi_callback_info info) {
   return static_cast<DeviceHandle*>(data);
 }
 
-void report(napi_env env, DeviceHandle& reference, int64_t bytes) {
+void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
   int64_t ignored;
-  napi_adjust_external_memory(env, bytes - reference.reported, &ignored);
-  reference.reported = bytes;
+  napi_adjust_external_memory(env, bytes - handle.reportedBytes, &ignored);
+  handle.reportedBytes = bytes;
 }
 
 // open(): arguments = threads, limit → an external that keeps the device; arguments = its address, that of its stream.
@@ -38,19 +38,19 @@ napi_value open(napi_env env, napi_callback_info) {
     const IsaChoice choice = chooseIsa(std::getenv("MOSAIC_ISA"));
     const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
                                 choice.isa};
-    auto* reference = new DeviceHandle{Device::open(options)};
-    std::erase_if(addon.devices, [](const auto& weak) { return weak.expired(); });
-    addon.devices.push_back(reference->device);
-    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(reference->device.get()));
-    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&reference->device->stream));
+    auto* handle = new DeviceHandle{Device::open(options)};
+    std::erase_if(addon.devices, [](const auto& weakDevice) { return weakDevice.expired(); });
+    addon.devices.push_back(handle->device);
+    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(handle->device.get()));
+    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(&handle->device->stream));
     napi_value external;
     auto finalize = [](napi_env env, void* data, void*) {
-      auto* reference = static_cast<DeviceHandle*>(data);
-      report(env, *reference, 0);
-      reference->device->close();
-      delete reference;
+      auto* handle = static_cast<DeviceHandle*>(data);
+      reportMemory(env, *handle, 0);
+      handle->device->close();
+      delete handle;
     };
-    napi_create_external(env, reference, finalize, nullptr, &external);
+    napi_create_external(env, handle, finalize, nullptr, &external);
     return external;
   } catch (...) {
     return throwCurrentException(env);
@@ -59,9 +59,9 @@ napi_value open(napi_env env, napi_callback_info) {
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  DeviceHandle* reference = deviceHandle(env, info);
-  report(env, *reference, 0);
-  reference->device->close();
+  DeviceHandle* handle = deviceHandle(env, info);
+  reportMemory(env, *handle, 0);
+  handle->device->close();
   return nullptr;
 }
 
@@ -89,8 +89,8 @@ napi_value free(napi_env env, napi_callback_info) {
 
 // account(external): notifies V8 of how much is allocated.
 napi_value account(napi_env env, napi_callback_info info) {
-  DeviceHandle* reference = deviceHandle(env, info);
-  report(env, *reference, static_cast<int64_t>(reference->device->memory().stats().allocated));
+  DeviceHandle* handle = deviceHandle(env, info);
+  reportMemory(env, *handle, static_cast<int64_t>(handle->device->memory().stats().allocated));
   return nullptr;
 }
 
@@ -103,7 +103,7 @@ napi_value memory(napi_env env, napi_callback_info) {
   addon.arguments[1] = static_cast<double>(memory.stats().reserved);
   addon.arguments[2] = static_cast<double>(memory.stats().peak);
   addon.arguments[3] = static_cast<double>(memory.limit());
-  addon.arguments[4] = static_cast<double>(device.scratch());
+  addon.arguments[4] = static_cast<double>(device.scratchBytes());
   return nullptr;
 }
 
@@ -120,8 +120,8 @@ napi_value trim(napi_env env, napi_callback_info) {
   return nullptr;
 }
 
-View denseView(float* data, const View& like) {
-  View view = like;
+View denseView(float* data, const View& source) {
+  View view = source;
   view.data = data;
   view.dtype = DType::Float32;
   int64_t stride = 1;
@@ -133,7 +133,7 @@ View denseView(float* data, const View& like) {
 }
 
 // The memory of the Float32Array that a call got as its only argument.
-bool floats(napi_env env, napi_callback_info info, float** data, size_t* length) {
+bool getFloatArray(napi_env env, napi_callback_info info, float** data, size_t* length) {
   size_t count = 1;
   napi_value array;
   napi_typedarray_type type;
@@ -150,7 +150,7 @@ napi_value write(napi_env env, napi_callback_info info) {
   Device& device = addon.device();
   float* data;
   size_t length;
-  if (!floats(env, info, &data, &length)) return throwError(env, "write: expected a Float32Array");
+  if (!getFloatArray(env, info, &data, &length)) return throwError(env, "write: expected a Float32Array");
   if (device.stream.failure()) {
     addon.arguments[0] = 1;
     return nullptr;
@@ -176,7 +176,7 @@ napi_value read(napi_env env, napi_callback_info info) {
   Device& device = addon.device();
   float* data;
   size_t length;
-  if (!floats(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
+  if (!getFloatArray(env, info, &data, &length)) return throwError(env, "read: expected a Float32Array");
   ArgumentReader args(addon.arguments + 1);
   const double completion = args.number();
   const View x = args.view();
@@ -184,7 +184,7 @@ napi_value read(napi_env env, napi_callback_info info) {
   enqueue(device.stream, "read", [data, x, &device] {
     device.kernels.copy({denseView(data, x), x}, device.pool());
   });
-  enqueueAlways(device.stream, "", [completion, completions = addon.completions](const MosaicFailure* failure) {
+  enqueueEvenIfFailed(device.stream, "", [completion, completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   });
   return nullptr;
@@ -197,7 +197,7 @@ napi_value synchronize(napi_env env, napi_callback_info) {
   auto notify = [completion = addon.arguments[1], completions = addon.completions](const MosaicFailure* failure) {
     completions->complete(completion, failure);
   };
-  enqueueAlways(addon.device().stream, "", notify);
+  enqueueEvenIfFailed(addon.device().stream, "", notify);
   return nullptr;
 }
 
@@ -211,10 +211,10 @@ napi_value record(napi_env env, napi_callback_info) {
 // wait: arguments = device, other device, position.
 napi_value wait(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  auto* other = reinterpret_cast<Device*>(static_cast<uintptr_t>(addon.arguments[1]));
+  auto* otherDevice = reinterpret_cast<Device*>(static_cast<uintptr_t>(addon.arguments[1]));
   const auto position = static_cast<uint64_t>(addon.arguments[2]);
-  enqueue(addon.device().stream, "wait", [position, other = other->shared_from_this()] {
-    const MosaicFailure* failure = other->stream.await(position);
+  enqueue(addon.device().stream, "wait", [position, otherDevice = otherDevice->shared_from_this()] {
+    const MosaicFailure* failure = otherDevice->stream.waitFor(position);
     if (failure) throw Failure(*failure);
   });
   return nullptr;
@@ -235,7 +235,7 @@ napi_value failure(napi_env env, napi_callback_info) {
 
 napi_value startTrace(napi_env env, napi_callback_info) {
   Device& device = Addon::of(env).device();
-  enqueueAlways(device.stream, "", [&device](const MosaicFailure*) {
+  enqueueEvenIfFailed(device.stream, "", [&device](const MosaicFailure*) {
     device.stream.takeTrace();
     device.stream.setTracing(true);
   });
@@ -249,22 +249,22 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
   addon.completions->expect();
   const double completion = addon.arguments[1];
   auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
-  const auto collect = [&device, entries, completion, completions = addon.completions](const MosaicFailure*) {
+  const auto onTraceEnd = [&device, entries, completion, completions = addon.completions](const MosaicFailure*) {
     device.stream.setTracing(false);
     *entries = device.stream.takeTrace();
     completions->complete(completion, nullptr);
   };
-  enqueueAlways(device.stream, "", collect);
+  enqueueEvenIfFailed(device.stream, "", onTraceEnd);
   return nullptr;
 }
 
 // takeTrace: arguments = device, completion → [name, start, end, name, …].
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  const auto found = addon.traces.find(addon.arguments[1]);
-  if (found == addon.traces.end()) return throwError(env, "takeTrace: no trace was recorded for this completion");
-  const std::vector<TraceEntry> entries = std::move(*found->second);
-  addon.traces.erase(found);
+  const auto trace = addon.traces.find(addon.arguments[1]);
+  if (trace == addon.traces.end()) return throwError(env, "takeTrace: no trace was recorded for this completion");
+  const std::vector<TraceEntry> entries = std::move(*trace->second);
+  addon.traces.erase(trace);
   napi_value list;
   napi_create_array_with_length(env, entries.size() * 3, &list);
   uint32_t index = 0;
@@ -283,10 +283,10 @@ napi_value injectFailure(napi_env env, napi_callback_info info) {
   size_t count = 2;
   napi_value arguments[2];
   uint64_t handle = 0;
-  bool exact = false;
+  bool isLossless = false;
   auto* message = new MosaicFailure{MOSAIC_FAILURE_DEVICE, {}};
   napi_get_cb_info(env, info, &count, arguments, nullptr, nullptr);
-  napi_get_value_bigint_uint64(env, arguments[0], &handle, &exact);
+  napi_get_value_bigint_uint64(env, arguments[0], &handle, &isLossless);
   napi_get_value_string_utf8(env, arguments[1], message->message, sizeof message->message, nullptr);
   auto run = [](void* arg, const MosaicFailure*, MosaicFailure* failure) -> int {
     *failure = *static_cast<MosaicFailure*>(arg);

@@ -24,7 +24,7 @@ namespace {
 #if defined(__x86_64__)
 /// The kernels of AVX-512 with the products of an instruction set that contains it.
 template <Isa isa>
-Kernels withProducts() {
+Kernels makeAvx512Kernels() {
   Kernels kernels = kKernelsAvx512;
   kernels.attend = [](const AttendArguments& args, Pool& pool) { attend(args, isa, pool); };
   kernels.attendBackward = [](const AttendBackwardArguments& args, Pool& pool) { attendBackward(args, isa, pool); };
@@ -36,9 +36,9 @@ Kernels withProducts() {
 
 }  // namespace
 
-const Kernels& kernelsFor(Isa isa) {
+const Kernels& getKernels(Isa isa) {
 #if defined(__x86_64__)
-  static const Kernels avx512Bf16 = withProducts<Isa::Avx512Bf16>(), amx = withProducts<Isa::Amx>();
+  static const Kernels avx512Bf16 = makeAvx512Kernels<Isa::Avx512Bf16>(), amx = makeAvx512Kernels<Isa::Amx>();
   if (isa == Isa::Amx) return amx;
   if (isa == Isa::Avx512Bf16) return avx512Bf16;
   if (isa == Isa::Avx512) return kKernelsAvx512;
@@ -60,9 +60,9 @@ void throwIndexError(const char* kernel, float value, int64_t count) {
 
 Device::Device(const DeviceOptions& options)
     : isa(options.isa),
-      kernels(kernelsFor(options.isa)),
-      pool_(std::make_unique<Pool>(options.threads, &scratch_)),
-      memory_(std::make_unique<Allocator>(options.memoryLimit, &scratch_)) {}
+      kernels(getKernels(options.isa)),
+      pool_(std::make_unique<Pool>(options.threads, &scratchBytes_)),
+      memory_(std::make_unique<Allocator>(options.memoryLimit, &scratchBytes_)) {}
 
 std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
   try {
@@ -74,10 +74,10 @@ std::shared_ptr<Device> Device::open(const DeviceOptions& options) {
     }).detach();
     return device;
   } catch (const std::system_error& error) {
-    const std::string wanted = std::to_string(options.threads);
+    const std::string threadCount = std::to_string(options.threads);
     throw Failure(
         MOSAIC_FAILURE_DEVICE,
-        "cpu: cannot create " + wanted + " threads: " + error.what() +
+        "cpu: cannot create " + threadCount + " threads: " + error.what() +
             "; request fewer threads (cpu({ threads }) or MOSAIC_THREADS), or raise the user's or container's limit");
   }
 }
@@ -87,18 +87,18 @@ void Device::onThreadExit() {
   memory_.reset();
   const std::lock_guard lock(mutex_);
   hasExited_ = true;
-  exited_.notify_all();
+  exitedCondition_.notify_all();
 }
 
 void Device::releaseInOrder(Release&& release) {
-  if (release.empty()) return;
-  enqueueAlways(stream, "", [held = std::move(release)](const MosaicFailure*) {});
+  if (release.isEmpty()) return;
+  enqueueEvenIfFailed(stream, "", [released = std::move(release)](const MosaicFailure*) {});
 }
 
 void Device::poisonEndInOrder([[maybe_unused]] const Block& block, [[maybe_unused]] size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   // Work before may still use these addresses for what lay there then.
-  enqueueAlways(stream, "", [data = block.data, bytes, size = block.size](const MosaicFailure*) {
+  enqueueEvenIfFailed(stream, "", [data = block.data, bytes, size = block.size](const MosaicFailure*) {
     poisonEnd(data, bytes, size);
   });
 #endif
@@ -108,7 +108,7 @@ void Device::close() { stream.close(); }
 
 bool Device::waitForExit(std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  return exited_.wait_until(lock, deadline, [this] { return hasExited_; });
+  return exitedCondition_.wait_until(lock, deadline, [this] { return hasExited_; });
 }
 
 }  // namespace mosaic

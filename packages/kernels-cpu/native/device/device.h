@@ -40,7 +40,7 @@ class Device : public std::enable_shared_from_this<Device> {
   /// Only from the host, and not after `close`.
   Allocator& memory() { return *memory_; }
   /// Bytes that kernels hold to work in, beside `memory`.
-  size_t scratch() const { return scratch_.load(); }
+  size_t scratchBytes() const { return scratchBytes_.load(); }
 
   /// With AddressSanitizer: work from now on may touch only `bytes` of the block.
   void poisonEndInOrder(const Block& block, size_t bytes);
@@ -55,11 +55,11 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   void onThreadExit();
 
-  std::atomic<size_t> scratch_{0};  // bytes that kernels hold to work in
+  std::atomic<size_t> scratchBytes_{0};  // bytes that kernels hold to work in
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Allocator> memory_;
   std::mutex mutex_;
-  std::condition_variable exited_;
+  std::condition_variable exitedCondition_;
   bool hasExited_ = false;
 };
 

@@ -13,13 +13,13 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kRows = 192;               // rows of a block of a; the block fits the L2 cache
-constexpr int64_t kPackedBytes = 8 << 20;      // of b at a time
-constexpr int64_t kPackedDepth = 4096;         // of b at a time
-constexpr int64_t kWideFloats = 1 << 24;       // of a float32 copy of out at a time: 64 MiB, which the arena keeps
-constexpr int64_t kSumFloats = 1 << 17;        // accumulators of a task; they fit the L2 cache
-constexpr int64_t kParallelProducts = 1 << 17;
-constexpr int64_t kDotColumns = 64;            // of a task of few rows
+constexpr int64_t kBlockRows = 192;           // rows of a block of a; the block fits the L2 cache
+constexpr int64_t kMaxPackedBytes = 8 << 20;  // of b at a time
+constexpr int64_t kMaxPackedDepth = 4096;     // of b at a time
+constexpr int64_t kMaxWideFloats = 1 << 24;   // of a float32 copy of out at a time: 64 MiB, which the arena keeps
+constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators of a task; they fit the L2 cache
+constexpr int64_t kMinParallelProducts = 1 << 17;
+constexpr int64_t kDotColumnsPerTask = 64;  // of a task of few rows
 
 int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
 
@@ -34,59 +34,63 @@ class Gemm {
  public:
   Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes) : kernels_(kernels), product_(product),
       bytes_(bytes) {
-    const int64_t depths = std::min(product_.k, kPackedDepth), packed = depths * bytes_;
+    const int64_t depth = std::min(product_.k, kMaxPackedDepth), columnBytes = depth * bytes_;
     columns_ = std::max<int64_t>(kernels_.tileColumns,
-        kPackedBytes / packed / kernels_.tileColumns * kernels_.tileColumns);
+                                 kMaxPackedBytes / columnBytes / kernels_.tileColumns * kernels_.tileColumns);
     columns_ = std::min(columns_, roundUp(product_.n, kernels_.tileColumns));
-    if (isNarrow()) columns_ = std::min(columns_, roundUp(kSumFloats / kRows, kernels_.tileColumns));
+    if (isOutputNarrow()) columns_ = std::min(columns_, roundUp(kMaxSumFloats / kBlockRows, kernels_.tileColumns));
   }
 
   int64_t packedBytes() const {
-    return columns_ * roundUp(std::min(product_.k, kPackedDepth), kernels_.depthMultiple) * bytes_;
+    return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
   }
   int64_t rowBytes() const {
     const int64_t depth = roundUp(std::min<int64_t>(kernels_.blockDepth, product_.k), kernels_.depthMultiple);
-    return roundUp(std::min(kRows, product_.m), kernels_.rowMultiple) * depth * bytes_;
+    return roundUp(std::min(kBlockRows, product_.m), kernels_.rowMultiple) * depth * bytes_;
   }
-  int64_t sumFloats() const { return isNarrow() ? std::min(kRows, product_.m) * columns_ : 0; }
+  int64_t sumFloats() const { return isOutputNarrow() ? std::min(kBlockRows, product_.m) * columns_ : 0; }
   /// Of a float32 copy of out, if it needs one.
-  int64_t wideFloats() const { return isDirect() ? 0 : wideRows() * product_.n; }
+  int64_t wideFloats() const { return storesDirectly() ? 0 : wideRows() * product_.n; }
 
   /// parallelLoop(tasks, fn) runs a loop of tasks, on one worker or on all.
   template <class ParallelLoop>
-  void run(const Product& product, void* packed, float* wide, int64_t rowsPerTask, const WorkerMemory* workers,
+  void run(const Product& product, void* packed, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
            const ParallelLoop& parallelLoop) const {
-    if (isDirect()) return multiply(product, packed, rowsPerTask, workers, parallelLoop);
+    if (storesDirectly()) return multiply(product, packed, rowsPerTask, workers, parallelLoop);
     for (int64_t first = 0; first < product.m; first += wideRows()) {
       Product strip = product;
       strip.m = std::min(wideRows(), product.m - first);
       strip.a.data = at(product.a, first, 0);
-      strip.out = {reinterpret_cast<char*>(wide), DType::Float32, product.n, 1};
+      strip.out = {reinterpret_cast<char*>(wideOut), DType::Float32, product.n, 1};
       strip.accumulate = false;
       strip.epilogue = nullptr;
       multiply(strip, packed, rowsPerTask, workers, parallelLoop);
       parallelLoop(strip.m, [&](int64_t row, int) {
         Matrix out = product.out;
         out.data = at(out, first + row, 0);
-        const GemmEpilogue* all = product.epilogue;
-        const GemmEpilogue own = all ? epilogueAt(*all, first + row, 0, out.data - product.out.data) : GemmEpilogue{};
-        kernels_.storeRow(wide + row * product.n, {out, product.n, product.accumulate, all ? &own : nullptr});
+        const GemmEpilogue* epilogue = product.epilogue;
+        const GemmEpilogue rowEpilogue =
+            epilogue ? epilogueAt(*epilogue, first + row, 0, out.data - product.out.data) : GemmEpilogue{};
+        kernels_.storeRow(wideOut + row * product.n,
+                          {out, product.n, product.accumulate, epilogue ? &rowEpilogue : nullptr});
       });
     }
   }
 
  private:
-  bool isNarrow() const { return product_.out.columnStride == 1 && product_.out.dtype != DType::Float32; }
+  bool isOutputNarrow() const { return product_.out.columnStride == 1 && product_.out.dtype != DType::Float32; }
   /// Whether blocks can be stored in out. Narrow sums must be complete before they are rounded.
-  bool isDirect() const { return product_.out.columnStride == 1 && (!isNarrow() || product_.k <= kPackedDepth); }
-  int64_t wideRows() const { return std::min(product_.m, std::max(kRows, kWideFloats / product_.n)); }
+  bool storesDirectly() const {
+    return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
+  }
+  int64_t wideRows() const { return std::min(product_.m, std::max(kBlockRows, kMaxWideFloats / product_.n)); }
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packed, int64_t rowsPerTask, const WorkerMemory* workers,
                 const ParallelLoop& parallelLoop) const {
     for (int64_t j = 0; j < p.n; j += columns_) {
-      for (int64_t k = 0; k < p.k; k += kPackedDepth) {
-        const MatrixPart part{k, std::min(kPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
+      for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
+        const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
         parallelLoop(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
             packed); });
         parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
@@ -102,9 +106,9 @@ class Gemm {
     return roundUp(depth, kernels_.depthMultiple) * kernels_.tileColumns * bytes_;
   }
   char* panelAt(void* packed, const MatrixPart& b, int64_t depth, int64_t panel) const {
-    const int64_t panels = ceilDiv(b.columns, kernels_.tileColumns), own = std::min<int64_t>(kernels_.blockDepth,
-        b.rows - depth);
-    return static_cast<char*>(packed) + panels * depth * kernels_.tileColumns * bytes_ + panel * panelBytes(own);
+    const int64_t panels = ceilDiv(b.columns, kernels_.tileColumns),
+                  blockDepth = std::min<int64_t>(kernels_.blockDepth, b.rows - depth);
+    return static_cast<char*>(packed) + panels * depth * kernels_.tileColumns * bytes_ + panel * panelBytes(blockDepth);
   }
 
   void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packed) const {
@@ -129,8 +133,8 @@ class Gemm {
         p.epilogue ? epilogueAt(*p.epilogue, rows.first, b.column, out.data - p.out.data) : GemmEpilogue{};
     for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
       const int64_t blockDepth = std::min<int64_t>(kernels_.blockDepth, b.rows - depth);
-      const bool isLast = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
-      const bool toSums = isNarrow() && isDirect() && !isLast;
+      const bool isLastBlock = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
+      const bool storesToSums = isOutputNarrow() && storesDirectly() && !isLastBlock;
       GemmBlock block;
       block.a = kernels_.packRows(p.a, {rows.first, rows.count, b.row + depth, blockDepth}, memory.rows);
       block.panels = panelAt(packed, b, depth, 0);
@@ -138,11 +142,11 @@ class Gemm {
       block.rows = rows.count;
       block.columns = b.columns;
       block.depth = static_cast<int32_t>(blockDepth);
-      block.sum = isNarrow() && isDirect() && isLast && depth > 0 ? memory.sums : nullptr;
+      block.sum = isOutputNarrow() && storesDirectly() && isLastBlock && depth > 0 ? memory.sums : nullptr;
       block.sumStride = b.columns;
-      block.out = toSums ? sums : out;
-      const bool continues = p.accumulate || b.row + depth > 0;
-      block.add = toSums ? depth > 0 : isNarrow() && isDirect() ? p.accumulate : continues;
+      block.out = storesToSums ? sums : out;
+      const bool isContinuation = p.accumulate || b.row + depth > 0;
+      block.add = storesToSums ? depth > 0 : isOutputNarrow() && storesDirectly() ? p.accumulate : isContinuation;
       block.epilogue = p.epilogue && isFinished ? &epilogue : nullptr;
       kernels_.multiply(block);
     }
@@ -155,7 +159,7 @@ class Gemm {
 };
 
 /// The `index`th product, whose epilogue is kept in `epilogue`.
-Product productAt(const Batch& batch, int64_t index, GemmEpilogue& epilogue) {
+Product productAt(const ProductBatch& batch, int64_t index, GemmEpilogue& epilogue) {
   Product product = productAt(batch, index);
   if (batch.product.epilogue) {
     epilogue = epilogueAt(*batch.product.epilogue, 0, 0, product.out.data - batch.product.out.data);
@@ -166,32 +170,33 @@ Product productAt(const Batch& batch, int64_t index, GemmEpilogue& epilogue) {
 
 /// A product of few rows: its columns, in parts, are the tasks.
 void multiplyFewRows(const Product& p, const GemmKernels& kernels, Pool& pool) {
-  const int64_t stride = roundUp(p.k, 16), tasks = ceilDiv(p.n, kDotColumns);
-  Arena& shared = pool.shared();
+  const int64_t stride = roundUp(p.k, 16), tasks = ceilDiv(p.n, kDotColumnsPerTask);
+  Arena& shared = pool.sharedArena();
   shared.reset();
   float* a = shared.allocate<float>(p.m * stride);
-  float* sums = shared.allocate<float>(p.m * tasks * kDotColumns);
+  float* sums = shared.allocate<float>(p.m * tasks * kDotColumnsPerTask);
   for (int64_t row = 0; row < p.m; row++) kernels.widenRow(p.a, row, p.k, a + row * stride);
   const auto task = [&](int64_t index, int) {
-    const int64_t first = index * kDotColumns, columns = std::min(kDotColumns, p.n - first);
-    float* values = sums + index * p.m * kDotColumns;
+    const int64_t first = index * kDotColumnsPerTask, columns = std::min(kDotColumnsPerTask, p.n - first);
+    float* values = sums + index * p.m * kDotColumnsPerTask;
     Matrix b = p.b;
     b.data = at(b, 0, first);
-    kernels.multiplyRows({a, stride, b, p.m, columns, p.k, values, kDotColumns});
+    kernels.multiplyRows({a, stride, b, p.m, columns, p.k, values, kDotColumnsPerTask});
     for (int64_t row = 0; row < p.m; row++) {
       Matrix out = p.out;
       out.data = at(out, row, first);
-      const GemmEpilogue own =
+      const GemmEpilogue rowEpilogue =
           p.epilogue ? epilogueAt(*p.epilogue, row, first, out.data - p.out.data) : GemmEpilogue{};
-      kernels.storeRow(values + row * kDotColumns, {out, columns, p.accumulate, p.epilogue ? &own : nullptr});
+      kernels.storeRow(values + row * kDotColumnsPerTask,
+                       {out, columns, p.accumulate, p.epilogue ? &rowEpilogue : nullptr});
     }
   };
-  if (pool.threads() > 1 && p.m * p.n * p.k >= kParallelProducts) return pool.parallelFor(tasks, task);
+  if (pool.threads() > 1 && p.m * p.n * p.k >= kMinParallelProducts) return pool.parallelFor(tasks, task);
   for (int64_t index = 0; index < tasks; index++) task(index, 0);
 }
 
 /// `batch` is not empty, nor are its sums.
-void multiply(const Batch& batch, Isa isa, Pool& pool) {
+void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   const Product& p = batch.product;
   const bool sameDType = p.a.dtype == p.b.dtype;
   const MicroKernels& micro = microKernels(isa, sameDType ? p.a.dtype : DType::Float32);
@@ -204,21 +209,21 @@ void multiply(const Batch& batch, Isa isa, Pool& pool) {
     Arena& arena = pool.arena(worker);
     workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<float>(gemm.sumFloats())});
   }
-  const bool small = p.m * p.n * p.k < kParallelProducts;
-  if (threads == 1 || (small && batch.count == 1) || batch.count < threads) {
+  const bool isSmall = p.m * p.n * p.k < kMinParallelProducts;
+  if (threads == 1 || (isSmall && batch.count == 1) || batch.count < threads) {
     void* packed = pool.arena(0).allocate<char>(gemm.packedBytes());
-    float* wide = pool.arena(0).allocate<float>(gemm.wideFloats());
-    const int64_t share = roundUp(ceilDiv(p.m, 4 * threads), micro.gemm.tileRows);
-    const int64_t rows = std::min(kRows, threads == 1 || small ? p.m : share);
+    float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());
+    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, 4 * threads), micro.gemm.tileRows);
+    const int64_t rows = std::min(kBlockRows, threads == 1 || isSmall ? p.m : rowsPerTask);
     for (int64_t index = 0; index < batch.count; index++) {
       GemmEpilogue epilogue;
       const Product product = productAt(batch, index, epilogue);
-      if (threads == 1 || small) {
-        gemm.run(product, packed, wide, rows, workers.data(), [](int64_t tasks, const auto& fn) {
+      if (threads == 1 || isSmall) {
+        gemm.run(product, packed, wideOut, rows, workers.data(), [](int64_t tasks, const auto& fn) {
           for (int64_t task = 0; task < tasks; task++) fn(task, 0);
         });
       } else {
-        gemm.run(product, packed, wide, rows, workers.data(),
+        gemm.run(product, packed, wideOut, rows, workers.data(),
                  [&](int64_t tasks, const auto& fn) { pool.parallelFor(tasks, fn); });
       }
     }
@@ -226,22 +231,22 @@ void multiply(const Batch& batch, Isa isa, Pool& pool) {
   }
   // Many products: one worker each, with separate scratch memory.
   std::vector<void*> packed;
-  std::vector<float*> wide;
+  std::vector<float*> wideOut;
   for (int worker = 0; worker < threads; worker++) {
     packed.push_back(pool.arena(worker).allocate<char>(gemm.packedBytes()));
-    wide.push_back(pool.arena(worker).allocate<float>(gemm.wideFloats()));
+    wideOut.push_back(pool.arena(worker).allocate<float>(gemm.wideFloats()));
   }
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
-    const auto own = static_cast<size_t>(worker);
+    const auto workerIndex = static_cast<size_t>(worker);
     GemmEpilogue epilogue;
-    gemm.run(productAt(batch, index, epilogue), packed[own], wide[own], std::min(kRows, p.m), workers.data(),
-             [worker](int64_t tasks, const auto& fn) {
+    gemm.run(productAt(batch, index, epilogue), packed[workerIndex], wideOut[workerIndex], std::min(kBlockRows, p.m),
+             workers.data(), [worker](int64_t tasks, const auto& fn) {
                for (int64_t task = 0; task < tasks; task++) fn(task, worker);
              });
   });
 }
 
-bool hasLayoutOf(const View& a, const View& b) {
+bool hasSameLayout(const View& a, const View& b) {
   return a.dtype == b.dtype && a.rank == b.rank && std::equal(a.stride, a.stride + a.rank, b.stride);
 }
 
@@ -249,34 +254,34 @@ bool hasLayoutOf(const View& a, const View& b) {
 const float* denseBias(const View& bias, std::vector<float>& copy, Isa isa, Pool& pool) {
   if (bias.dtype == DType::Float32 && bias.stride[0] == 1) return static_cast<const float*>(bias.data);
   copy.resize(static_cast<size_t>(bias.shape[0]));
-  View dense = bias;
-  dense.data = copy.data();
-  dense.dtype = DType::Float32;
-  dense.stride[0] = 1;
-  kernelsFor(isa).copy({dense, bias}, pool);
+  View denseCopy = bias;
+  denseCopy.data = copy.data();
+  denseCopy.dtype = DType::Float32;
+  denseCopy.stride[0] = 1;
+  getKernels(isa).copy({denseCopy, bias}, pool);
   return copy.data();
 }
 
 }  // namespace
 
 void matmul(const MatmulArguments& args, Isa isa, Pool& pool) {
-  const Batch batch = makeBatch({args.out, args.a, args.b, args.accumulate});
+  const ProductBatch batch = makeBatch({args.out, args.a, args.b, args.accumulate});
   const Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
   if (p.k > 0) return multiply(batch, isa, pool);
-  if (!args.accumulate) kernelsFor(isa).fill({args.out, 0.0f}, pool);
+  if (!args.accumulate) getKernels(isa).fill({args.out, 0.0f}, pool);
 }
 
 void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   const auto& [out, a, b, epilogue] = args;
   const auto& [bias, activation, preActivation] = epilogue;
-  const Kernels& kernels = kernelsFor(isa);
-  const bool isSaved = preActivation.data != nullptr;
-  const View& sums = isSaved ? static_cast<const View&>(preActivation) : out;
-  Batch batch = makeBatch({out, a, b, false});
+  const Kernels& kernels = getKernels(isa);
+  const bool savesPreActivation = preActivation.data != nullptr;
+  const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : out;
+  ProductBatch batch = makeBatch({out, a, b, false});
   Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
-  if (p.k == 0 || (isSaved && !hasLayoutOf(preActivation, out))) {
+  if (p.k == 0 || (savesPreActivation && !hasSameLayout(preActivation, out))) {
     // In separate passes.
     if (p.k > 0) {
       linear({sums, a, b, {bias, std::nullopt, {}}}, isa, pool);
@@ -287,17 +292,17 @@ void linear(const LinearArguments& args, Isa isa, Pool& pool) {
     }
     if (activation) {
       kernels.unary({*activation, out, sums}, pool);
-    } else if (isSaved) {
+    } else if (savesPreActivation) {
       kernels.copy({out, sums}, pool);
     }
     return;
   }
   std::vector<float> copy;
   const float* values = bias.data ? denseBias(bias, copy, isa, pool) : nullptr;
-  const GemmEpilogue finish{batch.isTransposed ? nullptr : values, batch.isTransposed ? values : nullptr,
-                            activation.has_value(), activation.value_or(UnaryOp::Neg),
-                            static_cast<char*>(preActivation.data)};
-  p.epilogue = &finish;
+  const GemmEpilogue gemmEpilogue{batch.isTransposed ? nullptr : values, batch.isTransposed ? values : nullptr,
+                                  activation.has_value(), activation.value_or(UnaryOp::Neg),
+                                  static_cast<char*>(preActivation.data)};
+  p.epilogue = &gemmEpilogue;
   multiply(batch, isa, pool);
 }
 

@@ -19,9 +19,8 @@ struct BlockProduct {
     const MatrixUnit<V> unit;
     for (int64_t j = 0; j < block.columns; j += width) {
       const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
-      forTiles<Shape::wideRows>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
-        tile<rows>(block, panel, i, j);
-      });
+      forEachTile<Shape::wideRows>(0, static_cast<int32_t>(block.rows),
+                                   [&]<int rows>(int32_t i) { computeTile<rows>(block, panel, i, j); });
     }
   }
 
@@ -47,27 +46,27 @@ struct BlockProduct {
 
  private:
   template <int rows>
-  MOSAIC_NOINLINE void tile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
+  MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     using Tile = RegisterTile<V, E, rows, N>;
     Tile c;
     Tile::product(c, fromRow<E>(block.a, i), panel, width, block.depth);
-    const int64_t left = block.rows - i;
-    const int present = rows == 32 && left < rows ? static_cast<int>(left) : rows;
+    const int64_t remainingRows = block.rows - i;
+    const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
     const GemmEpilogue* e = block.epilogue;
     if (e && (e->isActivated || e->rowBias || e->preActivation)) {
-      storeWithEpilogue(block, c, i, j, present);
+      storeWithEpilogue(block, c, i, j, presentRows);
     } else if (block.out.dtype == DType::Float32 && block.sum == nullptr && j + width <= block.columns) {
-      storeFullTile(block, c, i, j, present);
+      storeFullTile(block, c, i, j, presentRows);
     } else {
-      storePartialTile(block, c, i, j, present);
+      storePartialTile(block, c, i, j, presentRows);
     }
   }
 
   template <class Tile>
-  MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+  MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     auto* out = reinterpret_cast<float*>(at(block.out, i, j));
     const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
-    for (int r = 0; r < present; r++, out += block.out.rowStride) {
+    for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) {
         Vec x = Tile::get(c, r, n);
@@ -80,30 +79,30 @@ struct BlockProduct {
 
   /// Any dtype and part of a tile.
   template <class Tile>
-  MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
-    for (int r = 0; r < present; r++) {
+  MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
+    for (int r = 0; r < presentRows; r++) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) {
-        const int64_t column = j + n * L, left = block.columns - column;
-        if (left <= 0) break;
-        const int part = left < L ? static_cast<int>(left) : L;
+        const int64_t column = j + n * L, remainingColumns = block.columns - column;
+        if (remainingColumns <= 0) break;
+        const int laneCount = remainingColumns < L ? static_cast<int>(remainingColumns) : L;
         Vec x = Tile::get(c, r, n);
-        if (block.sum) x = V::add(x, V::loadPartial(block.sum + (i + r) * block.sumStride + column, part));
+        if (block.sum) x = V::add(x, V::loadPartial(block.sum + (i + r) * block.sumStride + column, laneCount));
         const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
-        storeVector(block, at(block.out, i + r, column), x, {bias ? bias + column : nullptr, part});
+        storeVector(block, at(block.out, i + r, column), x, {bias ? bias + column : nullptr, laneCount});
       }
     }
   }
 
   /// Every row and column of a tile, through memory: rows by rows, in one go for what takes tens of instructions.
   template <class Tile>
-  MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int present) {
+  MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     alignas(64) float sums[Shape::wideRows * width];
-    for (int r = 0; r < present; r++) {
+    for (int r = 0; r < presentRows; r++) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; n++) V::store(sums + r * width + n * L, Tile::get(c, r, n));
     }
-    applyEpilogueToTile(block, sums, {i, present, j, minOf(width, block.columns - j)});
+    applyEpilogueToTile(block, sums, {i, presentRows, j, minOf(width, block.columns - j)});
   }
 
   MOSAIC_NOINLINE void applyEpilogueToTile(const GemmBlock& block, float* sums, const MatrixPart& part) {
@@ -112,8 +111,8 @@ struct BlockProduct {
       const int64_t row = part.row + r;
       float* values = sums + r * width;
       if (block.sum) {
-        const float* earlier = block.sum + row * block.sumStride + part.column;
-        for (int64_t c = 0; c < part.columns; c++) values[c] += earlier[c];
+        const float* earlierSums = block.sum + row * block.sumStride + part.column;
+        for (int64_t c = 0; c < part.columns; c++) values[c] += earlierSums[c];
       }
       Matrix rowOut = out;
       rowOut.data = at(out, row, part.column);
@@ -130,9 +129,9 @@ struct BlockProduct {
 
   /// values += columns [j, j + n) of a row.
   MOSAIC_INLINE void addStored(float* values, const Matrix& row, int64_t j, int64_t n) {
-    float before[kChunkElements];
-    const float* old = fetch<V>(row.dtype, at(row, 0, j), row.columnStride, n, before);
-    for (int64_t c = 0; c < n; c++) values[c] += old[c];
+    float buffer[kChunkElements];
+    const float* oldValues = fetch<V>(row.dtype, at(row, 0, j), row.columnStride, n, buffer);
+    for (int64_t c = 0; c < n; c++) values[c] += oldValues[c];
   }
 
   /// Everything before the activation; `epilogue` is from the first of `values` on.
@@ -153,22 +152,22 @@ struct BlockProduct {
   };
 
   MOSAIC_INLINE void storeVector(const GemmBlock& block, char* to, Vec x, const Lanes& lanes) {
-    const int part = lanes.count;
-    const auto biased = [&](Vec sum) { return lanes.bias ? V::add(sum, V::loadPartial(lanes.bias, part)) : sum; };
+    const int laneCount = lanes.count;
+    const auto addBias = [&](Vec sum) { return lanes.bias ? V::add(sum, V::loadPartial(lanes.bias, laneCount)) : sum; };
     if (block.out.dtype == DType::Float32) {
       auto* out = reinterpret_cast<float*>(to);
-      V::storePartial(out, biased(block.add ? V::add(V::loadPartial(out, part), x) : x), part);
+      V::storePartial(out, addBias(block.add ? V::add(V::loadPartial(out, laneCount), x) : x), laneCount);
       return;
     }
     const bool isBf16 = block.out.dtype == DType::BFloat16;
-    uint16_t narrow[L] = {};
+    uint16_t halves[L] = {};
     if (block.add) {
-      __builtin_memcpy(narrow, to, static_cast<size_t>(part) * sizeof *narrow);
-      x = V::add(isBf16 ? V::loadBf16(narrow) : V::loadF16(narrow), x);
+      __builtin_memcpy(halves, to, static_cast<size_t>(laneCount) * sizeof *halves);
+      x = V::add(isBf16 ? V::loadBf16(halves) : V::loadF16(halves), x);
     }
-    x = biased(x);
-    isBf16 ? V::storeBf16(narrow, x) : V::storeF16(narrow, x);
-    __builtin_memcpy(to, narrow, static_cast<size_t>(part) * sizeof *narrow);
+    x = addBias(x);
+    isBf16 ? V::storeBf16(halves, x) : V::storeF16(halves, x);
+    __builtin_memcpy(to, halves, static_cast<size_t>(laneCount) * sizeof *halves);
   }
 };
 

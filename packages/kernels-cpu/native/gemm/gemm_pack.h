@@ -40,19 +40,19 @@ struct GemmPack<V, Float32Operands> {
 
   MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
     // Rows a multiple of a page apart would fall into the same few cache sets.
-    const bool apart = a.rowStride % 1024 != 0 || part.rows <= 4;
+    const bool avoidsCacheConflicts = a.rowStride % 1024 != 0 || part.rows <= 4;
     const char* first = at(a, part.row, part.column);
-    if (a.dtype == DType::Float32 && a.columnStride == 1 && apart) return {first, a.rowStride, 1};
+    if (a.dtype == DType::Float32 && a.columnStride == 1 && avoidsCacheConflicts) return {first, a.rowStride, 1};
     if (a.dtype == DType::Float32 && a.rowStride == 1 && a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
-    const bool dense = a.rowStride != 1;
-    const int64_t length = dense ? part.columns : part.rows, count = dense ? part.rows : part.columns;
+    const bool areLinesRows = a.rowStride != 1;
+    const int64_t length = areLinesRows ? part.columns : part.rows, count = areLinesRows ? part.rows : part.columns;
     for (int64_t line = 0; line < count; line++) {
-      const char* data = dense ? at(a, part.row + line, part.column) : at(a, part.row, part.column + line);
+      const char* data = areLinesRows ? at(a, part.row + line, part.column) : at(a, part.row, part.column + line);
       float* to = static_cast<float*>(buffer) + line * length;
-      const float* from = fetch<V>(a.dtype, data, dense ? a.columnStride : 1, length, to);
+      const float* from = fetch<V>(a.dtype, data, areLinesRows ? a.columnStride : 1, length, to);
       if (from != to) __builtin_memcpy(to, from, static_cast<size_t>(length) * sizeof(float));
     }
-    return dense ? Operand{buffer, length, 1} : Operand{buffer, 1, length};
+    return areLinesRows ? Operand{buffer, length, 1} : Operand{buffer, 1, length};
   }
 
  private:
@@ -60,17 +60,17 @@ struct GemmPack<V, Float32Operands> {
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packed) {
     float square[L][L], transposed[L][L];
     for (int64_t d = 0; d < part.rows; d += L) {
-      const int64_t high = minOf(L, part.rows - d);
+      const int64_t count = minOf(L, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
         for (int64_t lane = 0; lane < L; lane++) {
           float* row = square[lane];
           const bool present = i + lane < part.columns;
           const char* data = at(b, part.row + d, part.column + i + lane);
-          const float* from = present ? fetch<V>(b.dtype, data, 1, high, row) : nullptr;
-          for (int64_t e = 0; e < L; e++) row[e] = from && e < high ? from[e] : 0.0f;
+          const float* from = present ? fetch<V>(b.dtype, data, 1, count, row) : nullptr;
+          for (int64_t e = 0; e < L; e++) row[e] = from && e < count ? from[e] : 0.0f;
         }
         V::transpose(square[0], L, transposed[0], L);
-        for (int64_t e = 0; e < high; e++) V::store(packed + (d + e) * width + i, V::load(transposed[e]));
+        for (int64_t e = 0; e < count; e++) V::store(packed + (d + e) * width + i, V::load(transposed[e]));
       }
     }
   }
@@ -105,9 +105,9 @@ struct GemmPack<V, Bf16Operands> {
   }
 
   MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
-    const bool apart = a.rowStride % 2048 != 0 || part.rows <= 4;
-    const bool whole = part.rows % rowMultiple == 0 && part.columns % (rowMultiple == 1 ? 2 : depthMultiple) == 0;
-    if (a.columnStride == 1 && apart && whole) return {at(a, part.row, part.column), a.rowStride, 1};
+    const bool avoidsCacheConflicts = a.rowStride % 2048 != 0 || part.rows <= 4;
+    const bool isAligned = part.rows % rowMultiple == 0 && part.columns % (rowMultiple == 1 ? 2 : depthMultiple) == 0;
+    if (a.columnStride == 1 && avoidsCacheConflicts && isAligned) return {at(a, part.row, part.column), a.rowStride, 1};
     const int64_t stride = ceilDiv(part.columns, depthMultiple) * depthMultiple;
     auto* to = static_cast<uint16_t*>(buffer);
     if (a.rowStride == 1 && a.columnStride != 1) {
@@ -128,12 +128,15 @@ struct GemmPack<V, Bf16Operands> {
   /// b lies along depth.
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, uint32_t* packed) {
     for (int64_t d = 0; d < part.rows; d += depthMultiple) {
-      const int64_t high = minOf(depthMultiple, part.rows - d);
+      const int64_t count = minOf(depthMultiple, part.rows - d);
       for (int64_t i = 0; i < width; i += L) {
         uint16_t copies[L][depthMultiple];
-        PairPacking<V>::transpose([&](int64_t lane) {
-          return line(at(b, part.row + d, part.column + i + lane), i + lane < part.columns, high, copies[lane]);
-        }, packed + d / 2 * width + i, width);
+        PairPacking<V>::transpose(
+            [&](int64_t lane) {
+              return readLine(at(b, part.row + d, part.column + i + lane), i + lane < part.columns, count,
+                              copies[lane]);
+            },
+            packed + d / 2 * width + i, width);
       }
     }
   }
@@ -142,21 +145,23 @@ struct GemmPack<V, Bf16Operands> {
   MOSAIC_NOINLINE void transposeRows(const Matrix& a, const MatrixPart& part, uint16_t* to, int64_t stride) {
     for (int64_t c = 0; c < part.columns; c += depthMultiple) {
       for (int64_t r = 0; r < part.rows; r += L) {
-        const int64_t high = minOf(L, part.rows - r);
+        const int64_t count = minOf(L, part.rows - r);
         uint16_t copies[depthMultiple][L];
-        PairPacking<V>::transposeRows([&](int64_t i) {
-          return line<L>(at(a, part.row + r, part.column + c + i), c + i < part.columns, high, copies[i]);
-        }, to + r * stride + c, stride, high);
+        PairPacking<V>::transposeRows(
+            [&](int64_t i) {
+              return readLine<L>(at(a, part.row + r, part.column + c + i), c + i < part.columns, count, copies[i]);
+            },
+            to + r * stride + c, stride, count);
       }
     }
   }
 
-  /// n of `whole` elements, where they lie or followed by zeros in `copy`; null if they are not present.
-  template <int whole = depthMultiple>
-  MOSAIC_INLINE const uint16_t* line(const char* data, bool isPresent, int64_t n, uint16_t (&copy)[whole]) {
+  /// n of `total` elements, where they lie or followed by zeros in `copy`; null if they are not present.
+  template <int total = depthMultiple>
+  MOSAIC_INLINE const uint16_t* readLine(const char* data, bool isPresent, int64_t n, uint16_t (&copy)[total]) {
     if (!isPresent) return nullptr;
-    if (n == whole) return reinterpret_cast<const uint16_t*>(data);
-    for (int64_t i = 0; i < whole; i++) copy[i] = 0;
+    if (n == total) return reinterpret_cast<const uint16_t*>(data);
+    for (int64_t i = 0; i < total; i++) copy[i] = 0;
     __builtin_memcpy(copy, data, static_cast<size_t>(n) * sizeof *copy);
     return copy;
   }

@@ -16,13 +16,13 @@ struct Product {
 };
 
 /// The operands of a product, and whether it is added to out.
-struct Factors {
+struct MatmulOperands {
   const View &out, &a, &b;
   bool accumulate;
 };
 
 /// Products of one shape along leading axes that broadcast.
-struct Batch {
+struct ProductBatch {
   Loop<3> loop;  // over out, a, b; inner axis included
   int64_t count;
   Product product;
@@ -31,15 +31,15 @@ struct Batch {
 };
 
 /// With more, packing b is worth its while.
-constexpr int64_t kFewRows = 16;
+constexpr int64_t kMaxFewRows = 16;
 
-MOSAIC_INLINE void exchange(Matrix& a, Matrix& b) {
-  const Matrix held = a;
+MOSAIC_INLINE void swapTransposed(Matrix& a, Matrix& b) {
+  const Matrix oldA = a;
   a = {b.data, b.dtype, b.columnStride, b.rowStride};
-  b = {held.data, held.dtype, held.columnStride, held.rowStride};
+  b = {oldA.data, oldA.dtype, oldA.columnStride, oldA.rowStride};
 }
 
-MOSAIC_INLINE Matrix matrixOf(const View& view) {
+MOSAIC_INLINE Matrix asMatrix(const View& view) {
   return {static_cast<char*>(view.data), view.dtype, view.stride[view.rank - 2], view.stride[view.rank - 1]};
 }
 
@@ -50,7 +50,7 @@ MOSAIC_INLINE View batchDims(const View& view) {
 }
 
 /// Leading axes over which b is the same and rows go on evenly become rows: a [B, S, E] · b [E, F] is one product.
-MOSAIC_INLINE void foldRows(Batch& batch) {
+MOSAIC_INLINE void foldRows(ProductBatch& batch) {
   Loop<3>& loop = batch.loop;
   Product& p = batch.product;
   while (batch.count > 1) {
@@ -67,9 +67,9 @@ MOSAIC_INLINE void foldRows(Batch& batch) {
 }
 
 /// outᵀ ← bᵀ · aᵀ
-MOSAIC_INLINE void transposeBatch(Batch& batch) {
+MOSAIC_INLINE void transposeBatch(ProductBatch& batch) {
   Product& p = batch.product;
-  exchange(p.a, p.b);
+  swapTransposed(p.a, p.b);
   p.out = {p.out.data, p.out.dtype, p.out.columnStride, p.out.rowStride};
   const int64_t m = p.m;
   p.m = p.n;
@@ -84,29 +84,29 @@ MOSAIC_INLINE void transposeBatch(Batch& batch) {
   loop.dtype[2] = p.b.dtype;
 }
 
-MOSAIC_INLINE Batch makeBatch(const Factors& factors) {
-  const auto& [out, a, b, accumulate] = factors;
+MOSAIC_INLINE ProductBatch makeBatch(const MatmulOperands& operands) {
+  const auto& [out, a, b, accumulate] = operands;
   const View views[3] = {batchDims(out), batchDims(a), batchDims(b)};
-  Batch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}, false, false};
+  ProductBatch batch{makeLoop<3>({&views[0], &views[1], &views[2]}), 0, {}, false, false};
   batch.count = batch.loop.size;
-  batch.product = {matrixOf(out), matrixOf(a), matrixOf(b), out.shape[out.rank - 2], out.shape[out.rank - 1],
-                   a.shape[a.rank - 1], accumulate, nullptr};
+  batch.product = {asMatrix(out),           asMatrix(a),         asMatrix(b), out.shape[out.rank - 2],
+                   out.shape[out.rank - 1], a.shape[a.rank - 1], accumulate,  nullptr};
   foldRows(batch);
   const Product& p = batch.product;
-  const bool transposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
+  const bool isOutTransposed = p.out.columnStride != 1 && (p.out.rowStride == 1 || p.n == 1);
   // Packing b is not worth its while for few rows: with a long sum, pack the smaller operand. Still less where packing
   // turns b, as a weight [out, in] is: its rows are read where they lie instead.
-  const bool turns = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
-  const bool isLong = 2 * p.n <= p.k || (turns && p.k >= 512 && p.k >= 16 * p.m);
-  const bool lean = 2 * p.m <= p.n && isLong;
-  batch.hasFewRows = batch.count == 1 && !transposed && turns && p.m <= kFewRows && p.m < p.n;
+  const bool packingTransposes = p.b.rowStride == 1 && p.b.columnStride != 1 && p.a.columnStride == 1;
+  const bool hasLongSum = 2 * p.n <= p.k || (packingTransposes && p.k >= 512 && p.k >= 16 * p.m);
+  const bool packsSmallerOperand = 2 * p.m <= p.n && hasLongSum;
+  batch.hasFewRows = batch.count == 1 && !isOutTransposed && packingTransposes && p.m <= kMaxFewRows && p.m < p.n;
   if (batch.hasFewRows) return batch;
-  batch.isTransposed = transposed || lean;
+  batch.isTransposed = isOutTransposed || packsSmallerOperand;
   if (batch.isTransposed) transposeBatch(batch);
   return batch;
 }
 
-MOSAIC_INLINE Product productAt(const Batch& batch, int64_t index) {
+MOSAIC_INLINE Product productAt(const ProductBatch& batch, int64_t index) {
   Product p = batch.product;
   char* data[3] = {p.out.data, p.a.data, p.b.data};
   if (batch.count > 1) {

@@ -12,7 +12,8 @@ template <class V>
 struct RowProduct {
   using Vec = typename V::Vec;
   static constexpr int L = V::lanes;
-  static constexpr int sums = L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;  // in registers
+  static constexpr int accumulators =
+      L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;                        // in registers
   static constexpr int maxRows = 8;                                                              // at a time
 
   /// A row as float32, followed by zeros up to a multiple of 16.
@@ -27,9 +28,9 @@ struct RowProduct {
 
   MOSAIC_NOINLINE void multiply(const RowDots& dots) {
     switch (dots.b.dtype) {
-      case DType::Float32: return byRows<Float32>(dots);
-      case DType::BFloat16: return byRows<BFloat16>(dots);
-      case DType::Float16: return byRows<Float16>(dots);
+      case DType::Float32: return multiplyByRows<Float32>(dots);
+      case DType::BFloat16: return multiplyByRows<BFloat16>(dots);
+      case DType::Float16: return multiplyByRows<Float16>(dots);
     }
   }
 
@@ -48,32 +49,35 @@ struct RowProduct {
   };
 
   template <class Load>
-  MOSAIC_NOINLINE void byRows(const RowDots& dots) {
+  MOSAIC_NOINLINE void multiplyByRows(const RowDots& dots) {
     for (int64_t row = 0; row < dots.rows; row += maxRows) {
       switch (minOf(maxRows, dots.rows - row)) {
-        case 1: byColumns<Load, 1>(dots, row); break;
-        case 2: byColumns<Load, 2>(dots, row); break;
-        case 3: byColumns<Load, 3>(dots, row); break;
-        case 4: byColumns<Load, 4>(dots, row); break;
-        case 5: byColumns<Load, 5>(dots, row); break;
-        case 6: byColumns<Load, 6>(dots, row); break;
-        case 7: byColumns<Load, 7>(dots, row); break;
-        default: byColumns<Load, 8>(dots, row); break;
+        case 1: multiplyByColumns<Load, 1>(dots, row); break;
+        case 2: multiplyByColumns<Load, 2>(dots, row); break;
+        case 3: multiplyByColumns<Load, 3>(dots, row); break;
+        case 4: multiplyByColumns<Load, 4>(dots, row); break;
+        case 5: multiplyByColumns<Load, 5>(dots, row); break;
+        case 6: multiplyByColumns<Load, 6>(dots, row); break;
+        case 7: multiplyByColumns<Load, 7>(dots, row); break;
+        default: multiplyByColumns<Load, 8>(dots, row); break;
       }
     }
   }
 
   /// Each element is added up in the same way, whichever tile it is in.
   template <class Load, int rows>
-  MOSAIC_NOINLINE void byColumns(const RowDots& dots, int64_t row) {
-    constexpr int columns = rows == 1 ? 8 : sums / rows < 1 ? 1 : sums / rows > 4 ? 4 : sums / rows;
+  MOSAIC_NOINLINE void multiplyByColumns(const RowDots& dots, int64_t row) {
+    constexpr int columns = rows == 1                 ? 8
+                            : accumulators / rows < 1 ? 1
+                            : accumulators / rows > 4 ? 4
+                                                      : accumulators / rows;
     int64_t column = 0;
-    for (; column + columns <= dots.columns; column += columns) tile<Load, rows, columns>(dots, row, column);
-    for (; column < dots.columns; column++) tile<Load, rows, 1>(dots, row, column);
+    for (; column + columns <= dots.columns; column += columns) computeTile<Load, rows, columns>(dots, row, column);
+    for (; column < dots.columns; column++) computeTile<Load, rows, 1>(dots, row, column);
   }
 
   template <class Load, int rows, int columns>
-  MOSAIC_INLINE void tile(const RowDots& dots, int64_t row, int64_t column) {
+  MOSAIC_INLINE void computeTile(const RowDots& dots, int64_t row, int64_t column) {
     using Element = typename Load::Element;
     const float* a = dots.a + row * dots.aStride;
     const auto* b = reinterpret_cast<const Element*>(at(dots.b, 0, column));
@@ -89,9 +93,9 @@ struct RowProduct {
     }
     if (k < dots.depth) {
       step<rows, columns>(c, a + k, dots.aStride, [&](int j) {
-        Element rest[L] = {};
-        __builtin_memcpy(rest, b + j * dots.b.columnStride + k, static_cast<size_t>(dots.depth - k) * sizeof(Element));
-        return Load::load(rest);
+        Element tail[L] = {};
+        __builtin_memcpy(tail, b + j * dots.b.columnStride + k, static_cast<size_t>(dots.depth - k) * sizeof(Element));
+        return Load::load(tail);
       });
     }
     float* out = dots.out + row * dots.outStride + column;

@@ -17,18 +17,19 @@ struct AdamVectors {
 template <class T>
 struct AdamW {
   using V = typename T::Vec;
-  V retained, beta2, oneMinusBeta1, oneMinusBeta2, size, root, epsilon;
+  V decayFactor, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon;
   explicit AdamW(const AdamStep& s)
-      : retained(T::set1(static_cast<float>(1 - s.rate * s.decay))),
+      : decayFactor(T::set1(static_cast<float>(1 - s.rate * s.decay))),
         beta2(T::set1(static_cast<float>(s.beta2))),
         oneMinusBeta1(T::set1(static_cast<float>(1 - s.beta1))),
         oneMinusBeta2(T::set1(static_cast<float>(1 - s.beta2))),
-        size(T::set1(static_cast<float>(s.rate / s.correction1))),
-        root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
+        stepSize(T::set1(static_cast<float>(s.rate / s.correction1))),
+        inverseRootCorrection(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
         epsilon(T::set1(static_cast<float>(s.epsilon))) {}
   __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
     const V first = x.first + oneMinusBeta1 * (g - x.first), second = beta2 * x.second + oneMinusBeta2 * (g * g);
-    return {x.parameter * retained - size * first / (sqrtOf<T>(second) * root + epsilon), first, second};
+    return {x.parameter * decayFactor - stepSize * first / (sqrtOf<T>(second) * inverseRootCorrection + epsilon), first,
+            second};
   }
 };
 
@@ -36,20 +37,20 @@ struct AdamW {
 template <class T>
 struct ScheduleFree {
   using V = typename T::Vec;
-  V beta2, oneMinusBeta2, root, epsilon, decay, mix, along, rate;
+  V beta2, oneMinusBeta2, inverseRootCorrection, epsilon, decay, mix, updateScale, rate;
   explicit ScheduleFree(const AdamStep& s)
       : beta2(T::set1(static_cast<float>(s.beta2))),
         oneMinusBeta2(T::set1(static_cast<float>(1 - s.beta2))),
-        root(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
+        inverseRootCorrection(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
         epsilon(T::set1(static_cast<float>(s.epsilon))),
         decay(T::set1(static_cast<float>(s.decay))),
         mix(T::set1(static_cast<float>(s.mix))),
-        along(T::set1(static_cast<float>(s.rate * (s.beta1 * (1 - s.mix) - 1)))),
+        updateScale(T::set1(static_cast<float>(s.rate * (s.beta1 * (1 - s.mix) - 1)))),
         rate(T::set1(static_cast<float>(s.rate))) {}
   __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
     const V second = beta2 * x.second + oneMinusBeta2 * (g * g);
-    const V update = g / (sqrtOf<T>(second) * root + epsilon) + decay * x.parameter;
-    return {x.parameter + mix * (x.first - x.parameter) + along * update, x.first - rate * update, second};
+    const V update = g / (sqrtOf<T>(second) * inverseRootCorrection + epsilon) + decay * x.parameter;
+    return {x.parameter + mix * (x.first - x.parameter) + updateScale * update, x.first - rate * update, second};
   }
 };
 
@@ -67,7 +68,8 @@ MOSAIC_INLINE void stepRow(const UpdateRule& updateRule, float* const (&to)[3], 
   const int remaining = static_cast<int>(n - i);
   if (remaining == 0) return;
   const auto next = updateRule.step({T::loadPartial(from[0] + i, remaining), T::loadPartial(from[1] + i, remaining),
-                               T::loadPartial(from[2] + i, remaining)}, T::loadPartial(from[3] + i, remaining));
+                                     T::loadPartial(from[2] + i, remaining)},
+                                    T::loadPartial(from[3] + i, remaining));
   T::storePartial(to[0] + i, next.parameter, remaining);
   T::storePartial(to[1] + i, next.first, remaining);
   T::storePartial(to[2] + i, next.second, remaining);

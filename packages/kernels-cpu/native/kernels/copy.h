@@ -12,8 +12,8 @@ void fill(const FillArguments& args, Pool& pool) {
   const Loop<1> loop = makeLoop<1>({&out});
   const int64_t stride = loop.stride[0][loop.rank - 1];
   float values[kChunkElements];
-  const int64_t longest = minOf(kChunkElements, loop.shape[loop.rank - 1]);
-  for (int64_t i = 0; i < longest; i++) values[i] = value;
+  const int64_t maxLength = minOf(kChunkElements, loop.shape[loop.rank - 1]);
+  for (int64_t i = 0; i < maxLength; i++) values[i] = value;
   forEachChunk(loop, pool, [&](const Chunk<1>& chunk) {
     flush<T>(loop.dtype[0], chunk.data[0], stride, chunk.length, values);
   });
@@ -24,7 +24,7 @@ constexpr int64_t kTransposeTile = 32;
 
 /// One square block: reads along x's dense axis, transposes in cache, writes along out's dense axis.
 template <class T>
-MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int across, const int64_t size[2]) {
+MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int denseAxis, const int64_t size[2]) {
   const int inner = loop.rank - 1;
   float rows[kTransposeTile][kTransposeTile], transposed[kTransposeTile][kTransposeTile];
   for (int64_t i = 0; i < size[1]; i++) {
@@ -43,44 +43,45 @@ MOSAIC_INLINE void transposeTile(const Loop<2>& loop, char* const data[2], int a
     }
   }
   for (int64_t j = 0; j < size[0]; j++) {
-    char* to = data[0] + j * loop.stride[0][across] * dtypeBytes(loop.dtype[0]);
+    char* to = data[0] + j * loop.stride[0][denseAxis] * dtypeBytes(loop.dtype[0]);
     flush<T>(loop.dtype[0], to, loop.stride[0][inner], size[1], transposed[j]);
   }
 }
 
-/// x is dense along axis `across`, out along the innermost one: copies in square blocks over the two axes.
+/// x is dense along axis `denseAxis`, out along the innermost one: copies in square blocks over the two axes.
 template <class T>
-MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int across, Pool& pool) {
+MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& pool) {
   const int inner = loop.rank - 1;
-  const int64_t high = ceilDiv(loop.shape[across], kTransposeTile), wide = ceilDiv(loop.shape[inner], kTransposeTile);
-  const int64_t planes = loop.size / (loop.shape[across] * loop.shape[inner]);
-  auto strip = [&](int64_t task, int) {
-    int64_t plane = task / high;
-    const int64_t j = task % high * kTransposeTile;
+  const int64_t tileRows = ceilDiv(loop.shape[denseAxis], kTransposeTile),
+                tileColumns = ceilDiv(loop.shape[inner], kTransposeTile);
+  const int64_t planes = loop.size / (loop.shape[denseAxis] * loop.shape[inner]);
+  auto copyStrip = [&](int64_t task, int) {
+    int64_t plane = task / tileRows;
+    const int64_t j = task % tileRows * kTransposeTile;
     char* data[2] = {loop.data[0], loop.data[1]};
     for (int axis = loop.rank - 2; axis >= 0; axis--) {
-      if (axis == across) continue;
+      if (axis == denseAxis) continue;
       for (int i = 0; i < 2; i++) {
         data[i] += plane % loop.shape[axis] * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
       }
       plane /= loop.shape[axis];
     }
-    for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][across] * dtypeBytes(loop.dtype[i]);
-    for (int64_t square = 0; square < wide; square++) {
+    for (int i = 0; i < 2; i++) data[i] += j * loop.stride[i][denseAxis] * dtypeBytes(loop.dtype[i]);
+    for (int64_t square = 0; square < tileColumns; square++) {
       const int64_t i0 = square * kTransposeTile;
-      const int64_t size[2] = {minOf(kTransposeTile, loop.shape[across] - j),
+      const int64_t size[2] = {minOf(kTransposeTile, loop.shape[denseAxis] - j),
                                minOf(kTransposeTile, loop.shape[inner] - i0)};
-      char* at[2];
+      char* tileData[2];
       for (int i = 0; i < 2; i++) {
-        at[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
+        tileData[i] = data[i] + i0 * loop.stride[i][inner] * dtypeBytes(loop.dtype[i]);
       }
-      transposeTile<T>(loop, at, across, size);
+      transposeTile<T>(loop, tileData, denseAxis, size);
     }
   };
   if (loop.size <= kParallelElements) {
-    for (int64_t task = 0; task < planes * high; task++) strip(task, 0);
+    for (int64_t task = 0; task < planes * tileRows; task++) copyStrip(task, 0);
   } else {
-    pool.parallelFor(planes * high, strip);
+    pool.parallelFor(planes * tileRows, copyStrip);
   }
 }
 
@@ -98,12 +99,12 @@ template <class T>
 void copy(const CopyArguments& args, Pool& pool) {
   const Loop<2> loop = makeLoop<2>({&args.out, &args.x});
   if (loop.size == 0) return;
-  if (const int across = transposedAxis(loop); across >= 0) return copyTransposed<T>(loop, across, pool);
+  if (const int denseAxis = transposedAxis(loop); denseAxis >= 0) return copyTransposed<T>(loop, denseAxis, pool);
   const int64_t to = loop.stride[0][loop.rank - 1], from = loop.stride[1][loop.rank - 1];
   const DType dtype = loop.dtype[0];
-  const bool raw = dtype == loop.dtype[1] && to == 1 && from == 1;
+  const bool isMemcpy = dtype == loop.dtype[1] && to == 1 && from == 1;
   forEachChunk(loop, pool, [&](const Chunk<2>& chunk) {
-    if (raw) {
+    if (isMemcpy) {
       __builtin_memmove(chunk.data[0], chunk.data[1], static_cast<size_t>(chunk.length * dtypeBytes(dtype)));
       return;
     }

@@ -20,17 +20,17 @@ struct RowLoss {
 
 /// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
 template <class T>
-MOSAIC_NOINLINE RowLoss lossOfRow(const float* x, int64_t n, int64_t named, float smoothing, float* buffer) {
+MOSAIC_NOINLINE RowLoss computeRowLoss(const float* x, int64_t n, int64_t targetClass, float smoothing, float* buffer) {
   using V = typename T::Vec;
-  const float top = maxOver<T>(x, n);
-  map1<T>(buffer, x, n, [&](V v) { return expOf<T>(v - T::set1(top)); });
-  const float rest = scalarLog<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
-  float loss = (top - x[named]) + rest;
+  const float maxLogit = maxOver<T>(x, n);
+  map1<T>(buffer, x, n, [&](V v) { return expOf<T>(v - T::set1(maxLogit)); });
+  const float logSum = scalarLog<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
+  float loss = (maxLogit - x[targetClass]) + logSum;
   if (smoothing > 0) {
     const float mean = sumRow<T>(x, x, n, [](V v, V) { return v; }) / static_cast<float>(n);
-    loss = (1 - smoothing) * loss + smoothing * ((top - mean) + rest);
+    loss = (1 - smoothing) * loss + smoothing * ((maxLogit - mean) + logSum);
   }
-  return {loss, top + rest};
+  return {loss, maxLogit + logSum};
 }
 
 template <class T>
@@ -38,16 +38,16 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   const auto& [rows, x, target, spec] = args;
   const Row rowX = rowOf(x);
   checkIndex<T>("crossEntropy", target, {rowX.length, spec.ignored});
-  const View lead = dropLastAxis(x);
-  const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &lead});
+  const View outerView = dropLastAxis(x);
+  const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &outerView});
   if (loop.size == 0) return;
   forEachRow<2>(loop, rowX.length, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
-    const float named = loadScalar<T>(loop.dtype[3], data[3]);
-    const float counted = named == spec.ignored ? 0.0f : 1.0f;
+    const float targetClass = loadScalar<T>(loop.dtype[3], data[3]);
+    const float counted = targetClass == spec.ignored ? 0.0f : 1.0f;
     RowLoss row{0, 0};
     if (counted != 0) {
       const float* values = fetchRow<T>(rowX, data[4], buffers[0]);
-      row = lossOfRow<T>(values, rowX.length, static_cast<int64_t>(named), spec.smoothing, buffers[1]);
+      row = computeRowLoss<T>(values, rowX.length, static_cast<int64_t>(targetClass), spec.smoothing, buffers[1]);
     }
     flush<T>(loop.dtype[0], data[0], 1, 1, &row.loss);
     flush<T>(loop.dtype[1], data[1], 1, 1, &row.lse);
@@ -63,21 +63,21 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
   const Row rowX = rowOf(saved.x), rowDx = rowOf(dx);
   const int64_t n = rowX.length;
   checkIndex<T>("crossEntropyBackward", saved.target, {n, spec.ignored});
-  const View leads[2] = {dropLastAxis(dx), dropLastAxis(saved.x)};
-  const Loop<5> loop = makeLoop<5>({&leads[0], &leads[1], &saved.target, &saved.lse, &dLoss});
+  const View outerViews[2] = {dropLastAxis(dx), dropLastAxis(saved.x)};
+  const Loop<5> loop = makeLoop<5>({&outerViews[0], &outerViews[1], &saved.target, &saved.lse, &dLoss});
   if (loop.size == 0) return;
   forEachRow<2>(loop, n, pool, [&](char* const(&data)[5], float* const(&buffers)[2]) {
-    const float named = loadScalar<T>(loop.dtype[2], data[2]);
+    const float targetClass = loadScalar<T>(loop.dtype[2], data[2]);
     float* to = buffers[1];
-    if (named == spec.ignored) {
+    if (targetClass == spec.ignored) {
       for (int64_t i = 0; i < n; i++) to[i] = 0;
     } else {
       const float* values = fetchRow<T>(rowX, data[1], buffers[0]);
       const V lse = T::set1(loadScalar<T>(loop.dtype[3], data[3]));
       const float scale = loadScalar<T>(loop.dtype[4], data[4]);
-      const V factor = T::set1(scale), even = T::set1(spec.smoothing / static_cast<float>(n));
-      map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - even); });
-      to[static_cast<int64_t>(named)] -= scale * (1 - spec.smoothing);
+      const V factor = T::set1(scale), smoothingShare = T::set1(spec.smoothing / static_cast<float>(n));
+      map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - smoothingShare); });
+      to[static_cast<int64_t>(targetClass)] -= scale * (1 - spec.smoothing);
     }
     flushRow<T>(rowDx, data[0], to);
   });

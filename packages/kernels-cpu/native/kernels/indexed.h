@@ -14,15 +14,15 @@ MOSAIC_INLINE float loadScalar(DType dtype, const char* data) {
 }
 
 /// Valid indices: integers in [0, count), and `ignored`, which is NaN if no index is ignored.
-struct Indices {
+struct ValidIndices {
   int64_t count;
   float ignored;
 };
 
 /// Fails the kernel's work at the first element of `index` that is not a valid index.
 template <class T>
-MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const Indices& legal) {
-  const auto& [count, ignored] = legal;
+MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const ValidIndices& valid) {
+  const auto& [count, ignored] = valid;
   const Loop<1> loop = makeLoop<1>({&index});
   if (loop.size == 0) return;
   const int inner = loop.rank - 1;
@@ -44,14 +44,14 @@ template <class T>
 void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   const auto& [out, table, index] = args;
   checkIndex<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
-  const View lead = dropLastAxis(out);
-  const Loop<2> loop = makeLoop<2>({&lead, &index});
+  const View outerView = dropLastAxis(out);
+  const Loop<2> loop = makeLoop<2>({&outerView, &index});
   const Row rowOut = rowOf(out), rowTable = rowOf(table);
   const int64_t stride = table.stride[0] * dtypeBytes(table.dtype);
   if (loop.size == 0 || rowOut.length == 0) return;
   forEachRow<1>(loop, rowOut.length, pool, [&](char* const(&data)[2], float* const(&buffers)[1]) {
-    const auto at = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], data[1]));
-    flushRow<T>(rowOut, data[0], fetchRow<T>(rowTable, static_cast<char*>(table.data) + at * stride, buffers[0]));
+    const auto rowIndex = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], data[1]));
+    flushRow<T>(rowOut, data[0], fetchRow<T>(rowTable, static_cast<char*>(table.data) + rowIndex * stride, buffers[0]));
   });
 }
 
@@ -61,30 +61,30 @@ void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;
   checkIndex<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
   using V = typename T::Vec;
-  const View lead = dropLastAxis(x);
-  const Loop<2> loop = makeLoop<2>({&lead, &index});
+  const View outerView = dropLastAxis(x);
+  const Loop<2> loop = makeLoop<2>({&outerView, &index});
   const Row rowInto = rowOf(into), rowX = rowOf(x);
   const int inner = loop.rank - 1;
   const int64_t columns = rowX.length, width = loop.shape[inner];
   if (loop.size == 0 || columns == 0) return;
-  const int64_t cuts = loop.size * columns <= kParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
-  const int64_t share = minOf(kChunkElements, ceilDiv(columns, cuts));
-  pool.parallelFor(ceilDiv(columns, share), [&](int64_t task, int) {
-    const int64_t start = task * share, n = minOf(share, columns - start);
+  const int64_t minTasks = loop.size * columns <= kParallelElements ? 1 : minOf(pool.threads(), ceilDiv(columns, 64));
+  const int64_t columnsPerTask = minOf(kChunkElements, ceilDiv(columns, minTasks));
+  pool.parallelFor(ceilDiv(columns, columnsPerTask), [&](int64_t task, int) {
+    const int64_t start = task * columnsPerTask, n = minOf(columnsPerTask, columns - start);
     float buffers[2][kChunkElements];
     Cursor<2> cursor = cursorAt(loop, 0);
     for (int64_t row = 0; row < loop.size / width; row++) {
       for (int64_t column = 0; column < width; column++) {
-        const char* named = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
-        const auto at = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], named));
-        const int64_t read = column * loop.stride[0][inner] + start * rowX.stride;
-        const int64_t written = at * into.stride[0] + start * rowInto.stride;
-        const char* from = cursor.data[0] + read * dtypeBytes(rowX.dtype);
-        char* to = static_cast<char*>(into.data) + written * dtypeBytes(into.dtype);
+        const char* indexData = cursor.data[1] + column * loop.stride[1][inner] * dtypeBytes(loop.dtype[1]);
+        const auto rowIndex = static_cast<int64_t>(loadScalar<T>(loop.dtype[1], indexData));
+        const int64_t readOffset = column * loop.stride[0][inner] + start * rowX.stride;
+        const int64_t writeOffset = rowIndex * into.stride[0] + start * rowInto.stride;
+        const char* from = cursor.data[0] + readOffset * dtypeBytes(rowX.dtype);
+        char* to = static_cast<char*>(into.data) + writeOffset * dtypeBytes(into.dtype);
         const float* values = fetch<T>(rowX.dtype, from, rowX.stride, n, buffers[0]);
-        const float* before = fetch<T>(into.dtype, to, rowInto.stride, n, buffers[1]);
+        const float* oldValues = fetch<T>(into.dtype, to, rowInto.stride, n, buffers[1]);
         float* sum = target(into.dtype, to, rowInto.stride, buffers[1]);
-        map2<T>(sum, before, values, n, [](V a, V b) { return T::add(a, b); });
+        map2<T>(sum, oldValues, values, n, [](V a, V b) { return T::add(a, b); });
         flush<T>(into.dtype, to, rowInto.stride, n, sum);
       }
       advance(loop, cursor);

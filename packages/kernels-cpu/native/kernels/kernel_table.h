@@ -17,7 +17,7 @@ struct Kernels {
 #undef MOSAIC_MEMBER
 };
 
-const Kernels& kernelsFor(Isa isa);
+const Kernels& getKernels(Isa isa);
 
 /// Fails the work with a DeviceError: `value` is none of the integers from 0 to count − 1 that index something.
 [[noreturn]] void throwIndexError(const char* kernel, float value, int64_t count);

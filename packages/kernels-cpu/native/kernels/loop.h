@@ -125,10 +125,10 @@ MOSAIC_INLINE Cursor<N> cursorAt(const Loop<N>& loop, int64_t row) {
 template <int N>
 MOSAIC_INLINE void advance(const Loop<N>& loop, Cursor<N>& cursor) {
   for (int axis = loop.rank - 2; axis >= 0; axis--) {
-    const bool wrap = ++cursor.index[axis] == loop.shape[axis];
-    const int64_t steps = wrap ? 1 - loop.shape[axis] : 1;
+    const bool wraps = ++cursor.index[axis] == loop.shape[axis];
+    const int64_t steps = wraps ? 1 - loop.shape[axis] : 1;
     for (int i = 0; i < N; i++) cursor.data[i] += steps * loop.stride[i][axis] * dtypeBytes(loop.dtype[i]);
-    if (!wrap) return;
+    if (!wraps) return;
     cursor.index[axis] = 0;
   }
 }
@@ -160,18 +160,18 @@ MOSAIC_INLINE void forEachChunk(const Loop<N>& loop, Pool& pool, Visit&& visit) 
   if (loop.size <= kParallelElements || pool.threads() == 1) {
     visitRows(loop, 0, rows, visit);
   } else if (inner > 4 * kParallelElements) {  // long rows: cut them, too
-    const int64_t cuts = ceilDiv(inner, kParallelElements);
-    pool.parallelFor(rows * cuts, [&](int64_t task, int) {
+    const int64_t partsPerRow = ceilDiv(inner, kParallelElements);
+    pool.parallelFor(rows * partsPerRow, [&](int64_t task, int) {
       Loop<N> part = loop;
-      const int64_t start = task % cuts * kParallelElements;
+      const int64_t start = task % partsPerRow * kParallelElements;
       part.shape[loop.rank - 1] = minOf(kParallelElements, inner - start);
       for (int i = 0; i < N; i++) part.data[i] += start * loop.stride[i][loop.rank - 1] * dtypeBytes(loop.dtype[i]);
-      visitRows(part, task / cuts, task / cuts + 1, visit);
+      visitRows(part, task / partsPerRow, task / partsPerRow + 1, visit);
     });
   } else {
-    const int64_t grain = maxOf(1, kParallelElements / inner);
-    pool.parallelFor(ceilDiv(rows, grain), [&](int64_t task, int) {
-      visitRows(loop, task * grain, minOf(rows, (task + 1) * grain), visit);
+    const int64_t grainSize = maxOf(1, kParallelElements / inner);
+    pool.parallelFor(ceilDiv(rows, grainSize), [&](int64_t task, int) {
+      visitRows(loop, task * grainSize, minOf(rows, (task + 1) * grainSize), visit);
     });
   }
 }

@@ -8,10 +8,10 @@
 namespace mosaic {
 namespace {
 
-/// A vector [E] as dense float32 that outlives the arenas' resets inside forEachRow: a parameter, or `otherwise`.
+/// A vector [E] as dense float32 that outlives the arenas' resets inside forEachRow: a parameter, or `defaultValue`.
 template <class T>
-MOSAIC_INLINE void fetchParameter(const OptionalView& view, float otherwise, float* buffer, int64_t length) {
-  for (int64_t i = 0; !view.data && i < length; i++) buffer[i] = otherwise;
+MOSAIC_INLINE void fetchParameter(const OptionalView& view, float defaultValue, float* buffer, int64_t length) {
+  for (int64_t i = 0; !view.data && i < length; i++) buffer[i] = defaultValue;
   if (!view.data) return;
   const float* values = fetchRow<T>(rowOf(view), static_cast<const char*>(view.data), buffer);
   if (values != buffer) __builtin_memcpy(buffer, values, static_cast<size_t>(length) * sizeof(float));
@@ -22,10 +22,10 @@ struct RowStatistics {
 };
 
 template <class T>
-MOSAIC_INLINE RowStatistics rowStatistics(const float* x, int64_t n, bool centred, float epsilon) {
+MOSAIC_INLINE RowStatistics rowStatistics(const float* x, int64_t n, bool isCentered, float epsilon) {
   using V = typename T::Vec;
   const float count = static_cast<float>(n);
-  const float mean = centred ? sumRow<T>(x, x, n, [](V v, V) { return v; }) / count : 0.0f;
+  const float mean = isCentered ? sumRow<T>(x, x, n, [](V v, V) { return v; }) / count : 0.0f;
   const V centre = T::set1(mean);
   const float variance = sumRow<T>(x, x, n, [&](V v, V) { return (v - centre) * (v - centre); }) / count;
   return {mean, 1.0f / __builtin_sqrtf(variance + epsilon)};
@@ -36,74 +36,75 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
   using V = typename T::Vec;
   const auto& [out, x, norm, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
-  const bool centred = stats.mean.data != nullptr;
+  const bool isCentered = stats.mean.data != nullptr;
   const View views[4] = {dropLastAxis(out), dropLastAxis(x), dropLastAxis(stats.rstd),
-                         dropLastAxis(centred ? stats.mean : stats.rstd)};
-  const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
+                         dropLastAxis(isCentered ? stats.mean : stats.rstd)};
+  const Loop<4> outerLoop = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
   const ScratchBuffer parameters(2 * n);
   float *weight = parameters.data, *bias = parameters.data + n;
   fetchParameter<T>(norm.weight, 1.0f, weight, n);
   fetchParameter<T>(norm.bias, 0.0f, bias, n);
-  forEachRow<2>(lead, n, pool, [&](char* const(&data)[4], float* const(&buffers)[2]) {
+  forEachRow<2>(outerLoop, n, pool, [&](char* const(&data)[4], float* const(&buffers)[2]) {
     const float* row = fetchRow<T>(rowX, data[1], buffers[1]);
-    const RowStatistics sums = rowStatistics<T>(row, n, centred, norm.epsilon);
-    const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
+    const RowStatistics statistics = rowStatistics<T>(row, n, isCentered, norm.epsilon);
+    const V mean = T::set1(statistics.mean), rstd = T::set1(statistics.rstd);
     map2<T>(buffers[0], row, weight, n, [&](V v, V w) { return (v - mean) * rstd * w; });
     applyBinary<T>(BinaryOp::Add, buffers[0], buffers[0], bias, n);
     flushRow<T>(rowOut, data[0], buffers[0]);
-    flush<T>(lead.dtype[2], data[2], 1, 1, &sums.rstd);
-    if (centred) flush<T>(lead.dtype[3], data[3], 1, 1, &sums.mean);
+    flush<T>(outerLoop.dtype[2], data[2], 1, 1, &statistics.rstd);
+    if (isCentered) flush<T>(outerLoop.dtype[3], data[3], 1, 1, &statistics.mean);
   });
 }
 
 /// One row of the backward: writes dx, adds to this chunk's dWeight and dBias.
 template <class T>
-MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const RowStatistics& sums,
-                                     bool centred, const float* weight, float* const (&partial)[2], int64_t n) {
+MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const RowStatistics& statistics,
+                                     bool isCentered, const float* weight, float* const (&partial)[2], int64_t n) {
   using V = typename T::Vec;
-  const V mean = T::set1(sums.mean), rstd = T::set1(sums.rstd);
+  const V mean = T::set1(statistics.mean), rstd = T::set1(statistics.rstd);
   map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalised x · dy
   applyBinary<T>(BinaryOp::Add, partial[0], partial[0], dx, n);
   applyBinary<T>(BinaryOp::Add, partial[1], partial[1], dy, n);
   const float count = static_cast<float>(n);
-  const float along = sumRow<T>(dx, weight, n, [](V v, V w) { return v * w; }) / count;
-  const float level = centred ? sumRow<T>(dy, weight, n, [](V g, V w) { return g * w; }) / count : 0.0f;
-  map2<T>(dx, dy, weight, n, [&](V g, V w) { return g * w - T::set1(level); });
-  map2<T>(dx, dx, x, n, [&](V g, V v) { return rstd * (g - (v - mean) * rstd * T::set1(along)); });
+  const float xProjection = sumRow<T>(dx, weight, n, [](V v, V w) { return v * w; }) / count;
+  const float gradientMean = isCentered ? sumRow<T>(dy, weight, n, [](V g, V w) { return g * w; }) / count : 0.0f;
+  map2<T>(dx, dy, weight, n, [&](V g, V w) { return g * w - T::set1(gradientMean); });
+  map2<T>(dx, dx, x, n, [&](V g, V v) { return rstd * (g - (v - mean) * rstd * T::set1(xProjection)); });
 }
 
 template <class T>
 void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
   const auto& [grads, x, dOut, weight, stats] = args;
   const int64_t n = x.shape[x.rank - 1];
-  const bool centred = stats.mean.data != nullptr;
+  const bool isCentered = stats.mean.data != nullptr;
   const View views[5] = {dropLastAxis(grads.dx), dropLastAxis(x), dropLastAxis(dOut), dropLastAxis(stats.rstd),
-                         dropLastAxis(centred ? stats.mean : stats.rstd)};
-  const Loop<5> lead = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
+                         dropLastAxis(isCentered ? stats.mean : stats.rstd)};
+  const Loop<5> outerLoop = makeLoop<5>({&views[0], &views[1], &views[2], &views[3], &views[4]});
   const Row rows[3] = {rowOf(grads.dx), rowOf(x), rowOf(dOut)};
-  const int64_t chunks = ceilDiv(lead.size, kChunkRows);
+  const int64_t chunks = ceilDiv(outerLoop.size, kChunkRows);
   const ScratchBuffer memory(n + 2 * n * chunks);
   float *scale = memory.data, *partials = memory.data + n;
   fetchParameter<T>(weight, 1.0f, scale, n);
-  const int64_t width = lead.shape[lead.rank - 1];
+  const int64_t width = outerLoop.shape[outerLoop.rank - 1];
   pool.parallelFor(chunks, [&](int64_t chunk, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
     float* buffers[3] = {arena.allocate<float>(n), arena.allocate<float>(n), arena.allocate<float>(n)};
     float* const partial[2] = {partials + 2 * n * chunk, partials + 2 * n * chunk + n};
     for (int64_t i = 0; i < 2 * n; i++) partial[0][i] = 0;
-    const int64_t end = minOf(lead.size, (chunk + 1) * kChunkRows);
+    const int64_t end = minOf(outerLoop.size, (chunk + 1) * kChunkRows);
     for (int64_t row = chunk * kChunkRows; row < end; row++) {
-      Cursor<5> cursor = cursorAt(lead, row / width);
+      Cursor<5> cursor = cursorAt(outerLoop, row / width);
       for (int i = 0; i < 5; i++) {
-        cursor.data[i] += row % width * lead.stride[i][lead.rank - 1] * dtypeBytes(lead.dtype[i]);
+        cursor.data[i] += row % width * outerLoop.stride[i][outerLoop.rank - 1] * dtypeBytes(outerLoop.dtype[i]);
       }
       float scalars[2];
-      const RowStatistics sums{centred ? *fetch<T>(lead.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
-                               *fetch<T>(lead.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
+      const RowStatistics statistics{
+          isCentered ? *fetch<T>(outerLoop.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
+          *fetch<T>(outerLoop.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
       normBackwardRow<T>(buffers[0], fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
-                         fetchRow<T>(rows[2], cursor.data[2], buffers[2]), sums, centred, scale, partial, n);
+                         fetchRow<T>(rows[2], cursor.data[2], buffers[2]), statistics, isCentered, scale, partial, n);
       flushRow<T>(rows[0], cursor.data[0], buffers[0]);
     }
   });
@@ -111,8 +112,8 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
   combineChunks(partials, chunks, 2 * n, [](float* to, const float* from, int64_t length) {
     applyBinary<T>(BinaryOp::Add, to, to, from, length);
   });
-  addTo<T>(grads.dWeight, partials);
-  addTo<T>(grads.dBias, partials + n);
+  addToOptional<T>(grads.dWeight, partials);
+  addToOptional<T>(grads.dBias, partials + n);
 }
 
 template <class T>

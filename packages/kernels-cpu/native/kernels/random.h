@@ -61,13 +61,13 @@ template <class T>
 MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, float* out) {
   constexpr int64_t batch = 4 * T::lanes;
   float values[batch];
-  uint64_t at = first - first % batch;
-  for (int64_t done = 0; done < n; at += batch) {
-    const int64_t skip = done == 0 ? static_cast<int64_t>(first - at) : 0;
-    drawBlocks<T>(at / 4, spec, values);
-    const int64_t count = minOf(batch - skip, n - done);
-    __builtin_memcpy(out + done, values + skip, static_cast<size_t>(count) * sizeof(float));
-    done += count;
+  uint64_t blockStart = first - first % batch;
+  for (int64_t drawnCount = 0; drawnCount < n; blockStart += batch) {
+    const int64_t skip = drawnCount == 0 ? static_cast<int64_t>(first - blockStart) : 0;
+    drawBlocks<T>(blockStart / 4, spec, values);
+    const int64_t count = minOf(batch - skip, n - drawnCount);
+    __builtin_memcpy(out + drawnCount, values + skip, static_cast<size_t>(count) * sizeof(float));
+    drawnCount += count;
   }
 }
 
@@ -107,7 +107,7 @@ void dropout(const DropoutArguments& args, Pool& pool) {
   View index = out;  // no memory, as in `random`: its "address" is twice the index of an element
   index.data = reinterpret_cast<void*>(static_cast<uintptr_t>(2 * spec.offset));
   index.dtype = DType::Float16;
-  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
+  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.stride[axis];
   const RandomSpec random{RandomKind::Uniform, 0, 1, spec.seed, spec.stream};
   const V probability = T::set1(spec.probability), scale = T::set1(1.0f / (1.0f - spec.probability));
   const Loop<3> loop = makeLoop<3>({&out, &x, &index});
@@ -115,15 +115,15 @@ void dropout(const DropoutArguments& args, Pool& pool) {
   forEachChunk(loop, pool, [&](const Chunk<3>& chunk) {
     const uint64_t first = reinterpret_cast<uintptr_t>(chunk.data[2]) / 2;
     const int64_t step = loop.stride[2][inner], n = chunk.length;
-    float drawn[kChunkElements], buffers[2][kChunkElements];
+    float randomValues[kChunkElements], buffers[2][kChunkElements];
     if (step == 1) {
-      draw<T>(first, n, random, drawn);
+      draw<T>(first, n, random, randomValues);
     } else {
-      for (int64_t i = 0; i < n; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, random, drawn + i);
+      for (int64_t i = 0; i < n; i++) draw<T>(first + static_cast<uint64_t>(i * step), 1, random, randomValues + i);
     }
     const float* from = fetch<T>(loop.dtype[1], chunk.data[1], loop.stride[1][inner], n, buffers[1]);
     float* to = target(loop.dtype[0], chunk.data[0], loop.stride[0][inner], buffers[0]);
-    map2<T>(to, from, drawn, n,
+    map2<T>(to, from, randomValues, n,
             [&](V v, V u) { return blend<T>(lessThan<T>(u, probability), T::zero(), v * scale); });
     flush<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], n, to);
   });

@@ -34,19 +34,19 @@ MOSAIC_INLINE void combineChunks(float* partial, int64_t chunks, int64_t length,
 
 /// out [E], unless it is absent, += the vector `sum`.
 template <class T>
-MOSAIC_INLINE void addTo(const OptionalView& out, const float* sum) {
+MOSAIC_INLINE void addToOptional(const OptionalView& out, const float* sum) {
   if (!out.data) return;
   const int64_t stride = out.stride[out.rank - 1], length = out.shape[out.rank - 1];
   for (int64_t start = 0; start < length; start += kChunkElements) {
     const int64_t n = minOf(kChunkElements, length - start);
     char* data = static_cast<char*>(out.data) + start * stride * dtypeBytes(out.dtype);
-    float before[kChunkElements], after[kChunkElements];
-    const float* old = fetch<T>(out.dtype, data, stride, n, before);
-    applyBinary<T>(BinaryOp::Add, after, old, sum + start, n);
+    float oldBuffer[kChunkElements], newValues[kChunkElements];
+    const float* oldValues = fetch<T>(out.dtype, data, stride, n, oldBuffer);
+    applyBinary<T>(BinaryOp::Add, newValues, oldValues, sum + start, n);
     if (out.dtype == DType::Float32 && stride == 1) {
-      __builtin_memcpy(data, after, static_cast<size_t>(n) * sizeof(float));
+      __builtin_memcpy(data, newValues, static_cast<size_t>(n) * sizeof(float));
     } else {
-      flush<T>(out.dtype, data, stride, n, after);
+      flush<T>(out.dtype, data, stride, n, newValues);
     }
   }
 }
@@ -61,16 +61,16 @@ MOSAIC_NOINLINE Reduction splitAxes(const View& out, const View& x) {
   View keptX = x, keptOut = out, reduced = x;
   keptX.rank = keptOut.rank = reduced.rank = 0;
   for (int axis = 0; axis < x.rank; axis++) {
-    const int own = axis - x.rank + out.rank;
-    if (own < 0 || (out.shape[own] == 1 && x.shape[axis] != 1)) {
+    const int outAxis = axis - x.rank + out.rank;
+    if (outAxis < 0 || (out.shape[outAxis] == 1 && x.shape[axis] != 1)) {
       reduced.shape[reduced.rank] = x.shape[axis];
       reduced.stride[reduced.rank++] = x.stride[axis];
       continue;
     }
     keptX.shape[keptX.rank] = x.shape[axis];
     keptX.stride[keptX.rank++] = x.stride[axis];
-    keptOut.shape[keptOut.rank] = out.shape[own];
-    keptOut.stride[keptOut.rank++] = out.stride[own];
+    keptOut.shape[keptOut.rank] = out.shape[outAxis];
+    keptOut.stride[keptOut.rank++] = out.stride[outAxis];
   }
   return {makeLoop<2>({&keptX, &keptOut}), makeLoop<1>({&reduced})};
 }
@@ -85,22 +85,22 @@ template <class T>
 MOSAIC_NOINLINE float reduceChunks(ReduceKind kind, const Loop<1>& loop, int64_t from, int64_t to) {
   using V = typename T::Vec;
   const int64_t inner = loop.shape[loop.rank - 1], stride = loop.stride[0][loop.rank - 1];
-  const int64_t perRow = ceilDiv(inner, kChunkElements);
+  const int64_t chunksPerRow = ceilDiv(inner, kChunkElements);
   float buffer[kChunkElements];
   double sum = 0;
-  float top = -__builtin_inff();
+  float maxValue = -__builtin_inff();
   for (int64_t chunk = from; chunk < to; chunk++) {
-    const int64_t start = chunk % perRow * kChunkElements, n = minOf(kChunkElements, inner - start);
-    const char* data = cursorAt(loop, chunk / perRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
+    const int64_t start = chunk % chunksPerRow * kChunkElements, n = minOf(kChunkElements, inner - start);
+    const char* data = cursorAt(loop, chunk / chunksPerRow).data[0] + start * stride * dtypeBytes(loop.dtype[0]);
     const float* values = fetch<T>(loop.dtype[0], data, stride, n, buffer);
     if (kind == ReduceKind::Sum) {
       sum += sumRun<T>(values, values, n, [](V v, V) { return v; });
     } else {
       const float rowMax = maxOver<T>(values, n);
-      top = top > rowMax || top != top ? top : rowMax;
+      maxValue = maxValue > rowMax || maxValue != maxValue ? maxValue : rowMax;
     }
   }
-  return kind == ReduceKind::Sum ? static_cast<float>(sum) : top;
+  return kind == ReduceKind::Sum ? static_cast<float>(sum) : maxValue;
 }
 
 /// Where output element `index` and its part of x lie.
@@ -123,11 +123,11 @@ MOSAIC_NOINLINE void reduceRuns(ReduceKind kind, const Reduction& axes, Pool& po
   const int64_t inner = loop.shape[loop.rank - 1];
   const int64_t chunks = loop.size / inner * ceilDiv(inner, kChunkElements);
   const int64_t groups = ceilDiv(chunks, kChunksPerGroup);
-  const int64_t grain = groups > 1 ? 1 : maxOf(1, kParallelElements / loop.size);
+  const int64_t grainSize = groups > 1 ? 1 : maxOf(1, kParallelElements / loop.size);
   const ScratchBuffer partials(axes.kept.size * groups);
-  pool.parallelFor(ceilDiv(axes.kept.size * groups, grain), [&](int64_t task, int) {
-    const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grain);
-    for (int64_t i = task * grain; i < end; i++) {
+  pool.parallelFor(ceilDiv(axes.kept.size * groups, grainSize), [&](int64_t task, int) {
+    const int64_t end = minOf(axes.kept.size * groups, (task + 1) * grainSize);
+    for (int64_t i = task * grainSize; i < end; i++) {
       Loop<1> keptLoop = loop;
       keptLoop.data[0] = elementAt(axes.kept, i / groups).data[0];
       const int64_t from = i % groups * kChunksPerGroup;
@@ -149,18 +149,18 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   const Loop<2>& kept = axes.kept;
   const int inner = kept.rank - 1;
   const int64_t width = minOf(kept.shape[inner], kChunkElements);
-  const int64_t cuts = ceilDiv(kept.shape[inner], width);
-  const int64_t strips = kept.size / kept.shape[inner] * cuts;
+  const int64_t stripsPerRow = ceilDiv(kept.shape[inner], width);
+  const int64_t strips = kept.size / kept.shape[inner] * stripsPerRow;
   Loop<1> rows = axes.reduced;  // with an inner axis of length 1: every row is visited on its own
   rows.shape[rows.rank] = 1;
   rows.stride[0][rows.rank++] = 1;
   const int64_t chunks = ceilDiv(rows.size, kChunkRows);
   const ScratchBuffer partials(strips * chunks * width);
   pool.parallelFor(strips * chunks, [&](int64_t task, int) {
-    const int64_t strip = task / chunks, chunk = task % chunks, start = strip % cuts * width;
+    const int64_t strip = task / chunks, chunk = task % chunks, start = strip % stripsPerRow * width;
     const int64_t n = minOf(width, kept.shape[inner] - start), bytes = dtypeBytes(kept.dtype[0]);
     Loop<1> keptLoop = rows;
-    keptLoop.data[0] = cursorAt(kept, strip / cuts).data[0] + start * kept.stride[0][inner] * bytes;
+    keptLoop.data[0] = cursorAt(kept, strip / stripsPerRow).data[0] + start * kept.stride[0][inner] * bytes;
     float* sum = partials.data + task * width;
     for (int64_t i = 0; i < n; i++) sum[i] = kind == ReduceKind::Sum ? 0.0f : -__builtin_inff();
     float buffer[kChunkElements];
@@ -170,11 +170,11 @@ MOSAIC_NOINLINE void reduceColumns(ReduceKind kind, const Reduction& axes, Pool&
   });
   pool.parallelFor(strips, [&](int64_t strip, int) {
     float* partial = partials.data + strip * chunks * width;
-    const int64_t start = strip % cuts * width, n = minOf(width, kept.shape[inner] - start);
+    const int64_t start = strip % stripsPerRow * width, n = minOf(width, kept.shape[inner] - start);
     combineChunks(partial, chunks, width, [&](float* to, const float* from, int64_t) {
       combineInto<T>(kind, to, from, n);
     });
-    char* data = cursorAt(kept, strip / cuts).data[1];
+    char* data = cursorAt(kept, strip / stripsPerRow).data[1];
     data += start * kept.stride[1][inner] * dtypeBytes(kept.dtype[1]);
     if (kept.dtype[1] == DType::Float32 && kept.stride[1][inner] == 1) {
       __builtin_memcpy(data, partial, static_cast<size_t>(n) * sizeof(float));
@@ -192,10 +192,10 @@ void reduce(const ReduceArguments& args, Pool& pool) {
   if (axes.reduced.size == 0) return fill<T>({out, kind == ReduceKind::Sum ? 0.0f : -__builtin_inff()}, pool);
   const Loop<1>& reduced = axes.reduced;
   const Loop<2>& kept = axes.kept;
-  const int64_t along = magnitude(reduced.stride[0][reduced.rank - 1]);
-  const int64_t across = kept.size > 1 ? magnitude(kept.stride[0][kept.rank - 1]) : along + 1;
-  const bool runs = along <= across || kept.shape[kept.rank - 1] == 1;
-  if (runs) {
+  const int64_t reducedStride = magnitude(reduced.stride[0][reduced.rank - 1]);
+  const int64_t keptStride = kept.size > 1 ? magnitude(kept.stride[0][kept.rank - 1]) : reducedStride + 1;
+  const bool reducesRuns = reducedStride <= keptStride || kept.shape[kept.rank - 1] == 1;
+  if (reducesRuns) {
     reduceRuns<T>(kind, axes, pool);
   } else {
     reduceColumns<T>(kind, axes, pool);

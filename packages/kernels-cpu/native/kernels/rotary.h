@@ -8,8 +8,8 @@ namespace {
 
 /// out ← a · cos + sign · b · sin, dense.
 template <class T>
-MOSAIC_INLINE void turn(float* out, const float* a, const float* b, const float* cos, const float* sin, float sign,
-                        int64_t n) {
+MOSAIC_INLINE void rotatePairs(float* out, const float* a, const float* b, const float* cos, const float* sin,
+                               float sign, int64_t n) {
   const auto factor = T::set1(sign);
   int64_t i = 0;
   for (; i + T::lanes <= n; i += T::lanes) {
@@ -23,23 +23,23 @@ void rotary(const RotaryArguments& args, Pool& pool) {
   const auto& [out, x, angles] = args;
   const auto& [cos, sin, interleaved, inverse] = angles;
   const View views[4] = {dropLastAxis(out), dropLastAxis(x), dropLastAxis(cos), dropLastAxis(sin)};
-  const Loop<4> lead = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
+  const Loop<4> outerLoop = makeLoop<4>({&views[0], &views[1], &views[2], &views[3]});
   const Row rows[4] = {rowOf(out), rowOf(x), rowOf(cos), rowOf(sin)};
-  const int64_t pairs = rows[2].length, step = interleaved ? 2 : 1, across = interleaved ? 1 : pairs;
-  const auto halfOf = [=](const Row& row) { return Row{row.dtype, step * row.stride, pairs}; };
-  const auto bytesOf = [=](const Row& row) { return across * row.stride * dtypeBytes(row.dtype); };
-  const Row to = halfOf(rows[0]), from = halfOf(rows[1]);
-  const int64_t toSecond = bytesOf(rows[0]), fromSecond = bytesOf(rows[1]);
+  const int64_t pairs = rows[2].length, step = interleaved ? 2 : 1, secondHalfStep = interleaved ? 1 : pairs;
+  const auto firstHalf = [=](const Row& row) { return Row{row.dtype, step * row.stride, pairs}; };
+  const auto secondHalfBytes = [=](const Row& row) { return secondHalfStep * row.stride * dtypeBytes(row.dtype); };
+  const Row to = firstHalf(rows[0]), from = firstHalf(rows[1]);
+  const int64_t outSecondOffset = secondHalfBytes(rows[0]), inSecondOffset = secondHalfBytes(rows[1]);
   const float sign = inverse ? -1.0f : 1.0f;
-  forEachRow<6>(lead, pairs, pool, [&](char* const(&data)[4], float* const(&buffers)[6]) {
+  forEachRow<6>(outerLoop, pairs, pool, [&](char* const(&data)[4], float* const(&buffers)[6]) {
     const float* a = fetchRow<T>(from, data[1], buffers[0]);
-    const float* b = fetchRow<T>(from, data[1] + fromSecond, buffers[1]);
+    const float* b = fetchRow<T>(from, data[1] + inSecondOffset, buffers[1]);
     const float* c = fetchRow<T>(rows[2], data[2], buffers[2]);
     const float* s = fetchRow<T>(rows[3], data[3], buffers[3]);
-    turn<T>(buffers[4], a, b, c, s, -sign, pairs);
-    turn<T>(buffers[5], b, a, c, s, sign, pairs);
+    rotatePairs<T>(buffers[4], a, b, c, s, -sign, pairs);
+    rotatePairs<T>(buffers[5], b, a, c, s, sign, pairs);
     flushRow<T>(to, data[0], buffers[4]);
-    flushRow<T>(to, data[0] + toSecond, buffers[5]);
+    flushRow<T>(to, data[0] + outSecondOffset, buffers[5]);
   });
 }
 

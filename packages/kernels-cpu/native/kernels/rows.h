@@ -45,25 +45,26 @@ MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
 
 /// Calls visit(data, buffers) for each row: data[i] is where operand i's row begins; B buffers hold a row each.
 template <int B, int N, class Visit>
-MOSAIC_INLINE void forEachRow(const Loop<N>& lead, int64_t length, Pool& pool, Visit visit) {
-  const int64_t grain = maxOf(1, kParallelElements / 2 / maxOf(length, 1));
-  const int inner = lead.rank - 1;
-  const int64_t width = lead.shape[inner];
-  pool.parallelFor(ceilDiv(lead.size, grain), [&](int64_t task, int worker) {
+MOSAIC_INLINE void forEachRow(const Loop<N>& outerLoop, int64_t length, Pool& pool, Visit visit) {
+  const int64_t grainSize = maxOf(1, kParallelElements / 2 / maxOf(length, 1));
+  const int inner = outerLoop.rank - 1;
+  const int64_t width = outerLoop.shape[inner];
+  pool.parallelFor(ceilDiv(outerLoop.size, grainSize), [&](int64_t task, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
     float* buffers[B];
     for (float*& buffer : buffers) buffer = arena.allocate<float>(length);
-    const int64_t from = task * grain, to = minOf(lead.size, from + grain);
-    Cursor<N> cursor = cursorAt(lead, from / width);
+    const int64_t from = task * grainSize, to = minOf(outerLoop.size, from + grainSize);
+    Cursor<N> cursor = cursorAt(outerLoop, from / width);
     int64_t column = from % width;
     for (int64_t row = from; row < to; row++) {
       char* data[N];
-      for (int i = 0; i < N; i++) data[i] = cursor.data[i] + column * lead.stride[i][inner] * dtypeBytes(lead.dtype[i]);
+      for (int i = 0; i < N; i++)
+        data[i] = cursor.data[i] + column * outerLoop.stride[i][inner] * dtypeBytes(outerLoop.dtype[i]);
       visit(data, buffers);
       if (++column < width) continue;
       column = 0;
-      advance(lead, cursor);
+      advance(outerLoop, cursor);
     }
   });
 }
@@ -82,10 +83,10 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
     accumulators[0] = T::add(accumulators[0], fn(T::load(a + i), T::load(b + i)));
   }
   if (i < n) {  // lanes beyond the end must add 0, whatever fn makes of zeros
-    float remaining[T::lanes] = {};
+    float tail[T::lanes] = {};
     const int count = static_cast<int>(n - i);
-    T::store(remaining, fn(T::loadPartial(a + i, count), T::loadPartial(b + i, count)));
-    accumulators[1] = T::add(accumulators[1], T::loadPartial(remaining, static_cast<int>(n - i)));
+    T::store(tail, fn(T::loadPartial(a + i, count), T::loadPartial(b + i, count)));
+    accumulators[1] = T::add(accumulators[1], T::loadPartial(tail, static_cast<int>(n - i)));
   }
   return T::sum(T::add(T::add(accumulators[0], accumulators[1]), T::add(accumulators[2], accumulators[3])));
 }
@@ -93,14 +94,14 @@ MOSAIC_INLINE float sumOver(const float* a, const float* b, int64_t n, Fn fn) {
 /// Elements summed in float32 before sums go on in float64: in each lane of the four chains no more than 16 rounded
 /// additions.
 template <class T>
-constexpr int64_t kRun = T::lanes < 8 ? 64 * T::lanes : 512;
+constexpr int64_t kFloat32RunLength = T::lanes < 8 ? 64 * T::lanes : 512;
 
 /// The same for rows of any length, accurate to float32.
 template <class T, class Fn>
 MOSAIC_INLINE double sumRun(const float* a, const float* b, int64_t n, Fn fn) {
   double sum = 0;
-  for (int64_t start = 0; start < n; start += kRun<T>) {
-    sum += static_cast<double>(sumOver<T>(a + start, b + start, minOf(kRun<T>, n - start), fn));
+  for (int64_t start = 0; start < n; start += kFloat32RunLength<T>) {
+    sum += static_cast<double>(sumOver<T>(a + start, b + start, minOf(kFloat32RunLength<T>, n - start), fn));
   }
   return sum;
 }
@@ -112,15 +113,16 @@ MOSAIC_INLINE float sumRow(const float* a, const float* b, int64_t n, Fn fn) {
 
 template <class T>
 MOSAIC_INLINE float maxOver(const float* a, int64_t n) {
-  typename T::Vec best = T::set1(-__builtin_inff());
+  typename T::Vec maxVec = T::set1(-__builtin_inff());
   int64_t i = 0;
-  for (; i + T::lanes <= n; i += T::lanes) best = maxNan<T>(best, T::load(a + i));
+  for (; i + T::lanes <= n; i += T::lanes) maxVec = maxNan<T>(maxVec, T::load(a + i));
   float laneValues[T::lanes];
-  T::store(laneValues, best);
-  float top = laneValues[0];
-  for (int lane = 1; lane < T::lanes; lane++) top = top > laneValues[lane] || top != top ? top : laneValues[lane];
-  for (; i < n; i++) top = top > a[i] || top != top ? top : a[i];
-  return top;
+  T::store(laneValues, maxVec);
+  float maxValue = laneValues[0];
+  for (int lane = 1; lane < T::lanes; lane++)
+    maxValue = maxValue > laneValues[lane] || maxValue != maxValue ? maxValue : laneValues[lane];
+  for (; i < n; i++) maxValue = maxValue > a[i] || maxValue != maxValue ? maxValue : a[i];
+  return maxValue;
 }
 
 /// out ← Σ over the last axis of a · b; out has that axis as length 1, or not at all.
@@ -128,14 +130,14 @@ template <class T>
 void rowDot(const RowDotArguments& args, Pool& pool) {
   const auto& [out, a, b] = args;
   const View views[3] = {out.rank == a.rank ? dropLastAxis(out) : out, dropLastAxis(a), dropLastAxis(b)};
-  const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
+  const Loop<3> outerLoop = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rowA = rowOf(a), rowB = rowOf(b);
-  forEachRow<2>(lead, rowA.length, pool, [&](char* const(&data)[3], float* const(&buffers)[2]) {
+  forEachRow<2>(outerLoop, rowA.length, pool, [&](char* const(&data)[3], float* const(&buffers)[2]) {
     using V = typename T::Vec;
     const float* x = fetchRow<T>(rowA, data[1], buffers[0]);
     const float* y = fetchRow<T>(rowB, data[2], buffers[1]);
     const float sum = sumRow<T>(x, y, rowA.length, [](V u, V v) { return T::mul(u, v); });
-    flush<T>(lead.dtype[0], data[0], 1, 1, &sum);
+    flush<T>(outerLoop.dtype[0], data[0], 1, 1, &sum);
   });
 }
 

@@ -25,10 +25,10 @@ template <class T>
 void softmax(const SoftmaxArguments& args, Pool& pool) {
   const auto& [out, x] = args;
   const View views[2] = {dropLastAxis(out), dropLastAxis(x)};
-  const Loop<2> lead = makeLoop<2>({&views[0], &views[1]});
+  const Loop<2> outerLoop = makeLoop<2>({&views[0], &views[1]});
   const Row rowOut = rowOf(out), rowX = rowOf(x);
   if (rowX.length == 0) return;
-  forEachRow<2>(lead, rowX.length, pool, [&](char* const(&data)[2], float* const(&buffers)[2]) {
+  forEachRow<2>(outerLoop, rowX.length, pool, [&](char* const(&data)[2], float* const(&buffers)[2]) {
     softmaxRow<T>(buffers[0], fetchRow<T>(rowX, data[1], buffers[1]), rowX.length);
     flushRow<T>(rowOut, data[0], buffers[0]);
   });
@@ -39,10 +39,10 @@ template <class T>
 void softmaxBackward(const SoftmaxBackwardArguments& args, Pool& pool) {
   const auto& [dx, out, dOut] = args;
   const View views[3] = {dropLastAxis(dx), dropLastAxis(out), dropLastAxis(dOut)};
-  const Loop<3> lead = makeLoop<3>({&views[0], &views[1], &views[2]});
+  const Loop<3> outerLoop = makeLoop<3>({&views[0], &views[1], &views[2]});
   const Row rows[3] = {rowOf(dx), rowOf(out), rowOf(dOut)};
   if (rows[0].length == 0) return;
-  forEachRow<3>(lead, rows[0].length, pool, [&](char* const(&data)[3], float* const(&buffers)[3]) {
+  forEachRow<3>(outerLoop, rows[0].length, pool, [&](char* const(&data)[3], float* const(&buffers)[3]) {
     using V = typename T::Vec;
     const float* y = fetchRow<T>(rows[1], data[1], buffers[1]);
     const float* dy = fetchRow<T>(rows[2], data[2], buffers[2]);

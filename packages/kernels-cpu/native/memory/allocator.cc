@@ -21,11 +21,11 @@ struct Segment {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr size_t kSmallLimit = size_t{1} << 20;     // above: the large pool
-constexpr size_t kLargeSegment = size_t{32} << 20;
+constexpr size_t kMaxSmallBytes = size_t{1} << 20;  // above: the large pool
+constexpr size_t kLargeSegmentBytes = size_t{32} << 20;
 constexpr size_t kSmallAlignment = 64, kLargeAlignment = size_t{64} << 10;
 
-size_t roundUp(size_t size, size_t grain) { return (size + grain - 1) / grain * grain; }
+size_t roundUp(size_t size, size_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
 // Memory and swap in total. Linux would map more, too, and kill the process when it touches the pages.
 size_t systemMemory() {
@@ -35,10 +35,10 @@ size_t systemMemory() {
 }
 
 std::byte* mapAligned(size_t size) {
-  void* raw =
+  void* mapping =
       mmap(nullptr, size + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) return nullptr;
-  auto* start = static_cast<std::byte*>(raw);
+  if (mapping == MAP_FAILED) return nullptr;
+  auto* start = static_cast<std::byte*>(mapping);
   auto* base = reinterpret_cast<std::byte*>(roundUp(reinterpret_cast<uintptr_t>(start), kHugePageBytes));
   if (base > start) munmap(start, static_cast<size_t>(base - start));
   munmap(base + size, static_cast<size_t>(start + kHugePageBytes - base));
@@ -55,7 +55,7 @@ void unmap(std::byte* base, size_t size) {
 
 void deleteBlocks(Segment& segment) {
   for (Block* block = segment.first; block;) {
-    Block* next = block->after;
+    Block* next = block->next;
     delete block;
     block = next;
   }
@@ -68,7 +68,7 @@ Release::~Release() {
 }
 
 Allocator::Allocator(size_t limit, const std::atomic<size_t>* otherUsedBytes)
-    : limit_(limit), others_(otherUsedBytes) {}
+    : limit_(limit), otherUsedBytes_(otherUsedBytes) {}
 
 Allocator::~Allocator() {
   for (auto& segment : segments_) {
@@ -84,23 +84,23 @@ void poisonEnd([[maybe_unused]] std::byte* data, [[maybe_unused]] size_t bytes, 
 #endif
 }
 
-Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->isLarge ? large_ : small_; }
+Allocator::Pool& Allocator::poolOf(const Block* block) { return block->segment->isLarge ? largeBlocks_ : smallBlocks_; }
 
 Block* Allocator::allocate(size_t bytes, Release& release) {
   if (bytes > size_t{1} << 48) return nullptr;
-  const bool isLarge = bytes > kSmallLimit;
+  const bool isLarge = bytes > kMaxSmallBytes;
   const size_t size = roundUp(std::max<size_t>(bytes, 1), isLarge ? kLargeAlignment : kSmallAlignment);
-  Pool& pool = isLarge ? large_ : small_;
-  Block wanted{nullptr, size, false, nullptr, nullptr, nullptr};
-  const auto fit = pool.lower_bound(&wanted);
-  Block* block = fit != pool.end() ? *fit : nullptr;
+  Pool& pool = isLarge ? largeBlocks_ : smallBlocks_;
+  Block searchKey{nullptr, size, false, nullptr, nullptr, nullptr};
+  const auto bestFit = pool.lower_bound(&searchKey);
+  Block* block = bestFit != pool.end() ? *bestFit : nullptr;
   if (block) {
-    pool.erase(fit);
+    pool.erase(bestFit);
   } else if (block = reserve(size, isLarge); !block) {
     trim(release);
     if (block = reserve(size, isLarge); !block) return nullptr;
   }
-  block->used = true;
+  block->isUsed = true;
   split(block, size);
   stats_.allocated += block->size;
   stats_.peak = std::max(stats_.peak, stats_.allocated);
@@ -111,7 +111,7 @@ Block* Allocator::allocate(size_t bytes, Release& release) {
 Block* Allocator::reserve(size_t bytes, bool isLarge) {
   const size_t minBytes = roundUp(bytes, kHugePageBytes);
   if (minBytes > systemMemory()) return nullptr;
-  size_t size = isLarge ? std::max(minBytes, kLargeSegment) : minBytes;
+  size_t size = isLarge ? std::max(minBytes, kLargeSegmentBytes) : minBytes;
   if (exceedsLimit(size)) size = minBytes;
   if (exceedsLimit(size)) return nullptr;
   std::byte* base = mapAligned(size);
@@ -124,28 +124,28 @@ Block* Allocator::reserve(size_t bytes, bool isLarge) {
   return segments_.back()->first;
 }
 
-bool Allocator::exceedsLimit(size_t more) const {
-  return limit_ && stats_.reserved + (others_ ? others_->load() : 0) + more > limit_;
+bool Allocator::exceedsLimit(size_t bytes) const {
+  return limit_ && stats_.reserved + (otherUsedBytes_ ? otherUsedBytes_->load() : 0) + bytes > limit_;
 }
 
 void Allocator::split(Block* block, size_t bytes) {
   const size_t remainder = block->size - bytes;
-  if (remainder < (block->segment->isLarge ? kSmallLimit : kSmallAlignment)) return;
-  Block* tail = new Block{block->data + bytes, remainder, false, block, block->after, block->segment};
-  if (tail->after) tail->after->before = tail;
-  block->after = tail;
+  if (remainder < (block->segment->isLarge ? kMaxSmallBytes : kSmallAlignment)) return;
+  Block* tail = new Block{block->data + bytes, remainder, false, block, block->next, block->segment};
+  if (tail->next) tail->next->previous = tail;
+  block->next = tail;
   block->size = bytes;
   poolOf(tail).insert(tail);
 }
 
 void Allocator::free(Block* block) {
-  block->used = false;
+  block->isUsed = false;
   stats_.allocated -= block->size;
-  if (Block* right = block->after; right && !right->used) {
-    poolOf(right).erase(right);
+  if (Block* successor = block->next; successor && !successor->isUsed) {
+    poolOf(successor).erase(successor);
     coalesce(block);
   }
-  if (Block* previous = block->before; previous && !previous->used) {
+  if (Block* previous = block->previous; previous && !previous->isUsed) {
     poolOf(previous).erase(previous);
     coalesce(previous);
     block = previous;
@@ -155,17 +155,17 @@ void Allocator::free(Block* block) {
 
 // Coalesces a block with its right neighbour.
 void Allocator::coalesce(Block* previous) {
-  Block* right = previous->after;
-  previous->size += right->size;
-  previous->after = right->after;
-  if (previous->after) previous->after->before = previous;
-  delete right;
+  Block* successor = previous->next;
+  previous->size += successor->size;
+  previous->next = successor->next;
+  if (previous->next) previous->next->previous = previous;
+  delete successor;
 }
 
 void Allocator::trim(Release& release) {
   std::erase_if(segments_, [&](const std::unique_ptr<Segment>& segment) {
     Block* firstBlock = segment->first;
-    if (firstBlock->used || firstBlock->after) return false;
+    if (firstBlock->isUsed || firstBlock->next) return false;
     poolOf(firstBlock).erase(firstBlock);
     delete firstBlock;
     stats_.reserved -= segment->size;

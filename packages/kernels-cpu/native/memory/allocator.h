@@ -24,8 +24,8 @@ struct Segment;
 struct Block {
   std::byte* data;
   size_t size;
-  bool used;
-  Block *before, *after;
+  bool isUsed;
+  Block *previous, *next;
   Segment* segment;
 };
 
@@ -36,7 +36,7 @@ class Release {
   Release(Release&&) = default;
   Release& operator=(Release&&) = default;
   ~Release();
-  bool empty() const { return ranges_.empty(); }
+  bool isEmpty() const { return ranges_.empty(); }
   void add(std::byte* base, size_t size) { ranges_.push_back({base, size}); }
 
  private:
@@ -91,13 +91,13 @@ class Allocator {
   void split(Block* block, size_t bytes);
   void coalesce(Block* previous);
 
-  bool exceedsLimit(size_t more) const;
+  bool exceedsLimit(size_t bytes) const;
 
   size_t limit_;
-  const std::atomic<size_t>* others_;
+  const std::atomic<size_t>* otherUsedBytes_;
   MemoryStats stats_;
   std::vector<std::unique_ptr<Segment>> segments_;
-  Pool small_, large_;
+  Pool smallBlocks_, largeBlocks_;
 };
 
 }  // namespace mosaic

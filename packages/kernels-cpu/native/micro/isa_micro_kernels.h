@@ -24,7 +24,7 @@ MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
   for (int64_t t = 0; t < rounds; ++t) {
 #pragma GCC unroll 32
     for (int i = 0; i < chains; ++i) {
-      if constexpr (E::perElement == 1) {
+      if constexpr (E::valuesPerElement == 1) {
         x[i] = V::fma(x[i], a, b);
       } else {
         x[i] = V::dot(reinterpret_cast<typename V::Pairs>(a), reinterpret_cast<typename V::Pairs>(b), x[i]);
@@ -34,10 +34,10 @@ MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
   typename V::Vec total = x[0];
 #pragma GCC unroll 32
   for (int i = 1; i < chains; ++i) total = V::add(total, x[i]);
-  float kept[V::lanes];
-  V::store(kept, total);
-  __asm__ volatile("" : : "r"(kept) : "memory");
-  return 2.0 * E::perElement * chains * V::lanes * static_cast<double>(rounds);
+  float sink[V::lanes];
+  V::store(sink, total);
+  __asm__ volatile("" : : "r"(sink) : "memory");
+  return 2.0 * E::valuesPerElement * chains * V::lanes * static_cast<double>(rounds);
 }
 
 template <class V>
@@ -46,9 +46,9 @@ MOSAIC_NOINLINE float readAll(const float* data, int64_t count) {
   typename V::Vec sum[chains];
 #pragma GCC unroll 4
   for (int i = 0; i < chains; ++i) sum[i] = V::zero();
-  for (int64_t at = 0; at < count; at += chains * V::lanes) {
+  for (int64_t offset = 0; offset < count; offset += chains * V::lanes) {
 #pragma GCC unroll 4
-    for (int i = 0; i < chains; ++i) sum[i] = V::add(sum[i], V::load(data + at + i * V::lanes));
+    for (int i = 0; i < chains; ++i) sum[i] = V::add(sum[i], V::load(data + offset + i * V::lanes));
   }
   return V::sum(V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
@@ -56,31 +56,31 @@ MOSAIC_NOINLINE float readAll(const float* data, int64_t count) {
 /// Of panels of N vectors; those of one have no backward.
 template <class V, class E, int N>
 constexpr AttentionKernels makeAttentionKernels() {
-  constexpr bool paired = E::perElement == 2;
+  constexpr bool isPaired = E::valuesPerElement == 2;
   using Packing = Pack<V, E, N>;
   using Results = ResultPanel<V, FoldBlock<V, E, N>::width>;
   AttentionKernels table{};
-  table.products = paired ? DType::BFloat16 : DType::Float32;
+  table.products = isPaired ? DType::BFloat16 : DType::Float32;
   table.width = FoldBlock<V, E, N>::width;
   table.depthMultiple = Packing::depthMultiple;
   table.keyMultiple = Packing::keyMultiple;
-  table.keyBlock = paired ? 256 : 128;
-  table.gradientBlock = paired ? 128 : 96;
+  table.keyBlock = isPaired ? 256 : 128;
+  table.gradientBlock = isPaired ? 128 : 96;
   table.unpack = Packing::unpack;
-  table.finite = Packing::finite;
+  table.isFinite = Packing::isFinite;
   table.toPanel = Packing::toPanel;
   table.fromPanel = Results::store;
   table.fold = FoldBlock<V, E, N>::fold;
   table.foldMasked = FoldBlock<V, E, N>::foldMasked;
-  if constexpr (!paired) table.foldModified = FoldBlock<V, E, N>::foldModified;
+  if constexpr (!isPaired) table.foldModified = FoldBlock<V, E, N>::foldModified;
   if constexpr (N == E::template Shape<V>::vectors) {
     table.gradient = GradientBlock<V, E>::gradient;
     table.gradientMasked = GradientBlock<V, E>::gradientMasked;
     table.keyGradient = GradientBlock<V, E>::keyGradient;
     table.keyGradientMasked = GradientBlock<V, E>::keyGradientMasked;
-    if constexpr (!paired) table.gradientModified = GradientBlock<V, E>::gradientModified;
+    if constexpr (!isPaired) table.gradientModified = GradientBlock<V, E>::gradientModified;
   }
-  if constexpr (paired) {
+  if constexpr (isPaired) {
     table.transpose = Packing::transpose;
     table.pairRows = Packing::pairRows;
   }
@@ -96,7 +96,7 @@ constexpr GemmKernels makeGemmKernels() {
   table.tileColumns = Shape::wideVectors * V::lanes;
   table.depthMultiple = Packing::depthMultiple;
   table.rowMultiple = Packing::rowMultiple;
-  table.blockDepth = E::perElement == 1 ? 256 : 512;
+  table.blockDepth = E::valuesPerElement == 1 ? 256 : 512;
   table.packColumns = Packing::packColumns;
   table.packRows = Packing::packRows;
   table.multiply = BlockProduct<V, E>::multiply;
@@ -108,7 +108,7 @@ constexpr GemmKernels makeGemmKernels() {
 
 template <class V, class E>
 constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
-  if constexpr (E::perElement == 1) {
+  if constexpr (E::valuesPerElement == 1) {
     return FoldQuery<V>::fold;
   } else {
     return nullptr;
@@ -117,7 +117,7 @@ constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
 
 template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
-  constexpr DType products = E::perElement == 2 ? DType::BFloat16 : DType::Float32;
+  constexpr DType products = E::valuesPerElement == 2 ? DType::BFloat16 : DType::Float32;
   return {products, makeAttentionKernels<V, E, E::template Shape<V>::vectors>(), makeAttentionKernels<V, E, 1>(),
           foldQuery<V, E>(), makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
 }

@@ -10,16 +10,16 @@
 
 namespace mosaic {
 
-/// Spins until `ready()` or for about `limit` nanoseconds; reports whether it is ready.
+/// Spins until `ready()` or for about `maxNs` nanoseconds; reports whether it is ready.
 template <class Ready>
-bool spinFor(int64_t limit, Ready ready) {
+bool spinFor(int64_t maxNs, Ready ready) {
   const int64_t start = monotonicNs();
   do {
     for (int i = 0; i < 32; ++i) {
       if (ready()) return true;
-      relax();
+      cpuRelax();
     }
-  } while (monotonicNs() - start < limit);
+  } while (monotonicNs() - start < maxNs);
   return ready();
 }
 

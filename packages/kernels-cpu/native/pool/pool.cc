@@ -20,31 +20,31 @@ Arena::~Arena() {
 }
 
 void Arena::reset() {
-  current_ = 0;
-  used_ = 0;
+  currentBlock_ = 0;
+  usedBytes_ = 0;
 }
 
 size_t Arena::capacity() const {
-  size_t total = 0;
-  for (const Block& block : blocks_) total += block.size;
-  return total;
+  size_t totalBytes = 0;
+  for (const Block& block : blocks_) totalBytes += block.size;
+  return totalBytes;
 }
 
 void* Arena::allocateBytes(size_t size) {
   size = (size + kAlignment - 1) / kAlignment * kAlignment;
-  while (current_ < blocks_.size() && used_ + size > blocks_[current_].size) {
-    ++current_;
-    used_ = 0;
+  while (currentBlock_ < blocks_.size() && usedBytes_ + size > blocks_[currentBlock_].size) {
+    ++currentBlock_;
+    usedBytes_ = 0;
   }
-  if (current_ == blocks_.size()) {
+  if (currentBlock_ == blocks_.size()) {
     const size_t blockSize = std::max({size, kMinBlockBytes, capacity()});  // doubling: few blocks, little waste
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlignment})), blockSize});
     if (reservedBytes_) reservedBytes_->fetch_add(blockSize);
   }
-  void* allocated = blocks_[current_].data + used_;
-  used_ += size;
-  return allocated;
+  void* memory = blocks_[currentBlock_].data + usedBytes_;
+  usedBytes_ += size;
+  return memory;
 }
 
 namespace {
@@ -52,7 +52,7 @@ namespace {
 constexpr uint64_t kOpenBit = uint64_t{1} << 31;
 constexpr uint64_t kGenerationUnit = uint64_t{1} << 32;
 constexpr uint64_t kWorkerCountMask = kOpenBit - 1;
-constexpr int64_t kSpinNs = 50'000;  // ns; waking a parked thread costs 20–25 µs
+constexpr int64_t kMaxSpinNs = 50'000;  // ns; waking a parked thread costs 20–25 µs
 
 }  // namespace
 
@@ -70,7 +70,7 @@ Pool::Pool(int threads, std::atomic<size_t>* scratch) {
 Pool::~Pool() { stop(); }
 
 void Pool::stop() {
-  stop_.store(true);
+  isStopped_.store(true);
   wakeups_.fetch_add(1);
   wakeups_.notify_all();
   for (std::thread& worker : workers_) worker.join();
@@ -80,30 +80,30 @@ void Pool::run(int64_t tasks, TaskFunction call, void* context) {
   function_ = call;
   context_ = context;
   tasks_ = tasks;
-  next_.store(0, std::memory_order_relaxed);
-  const bool alone = workers_.empty() || tasks <= 1;
-  if (!alone) {
+  nextTask_.store(0, std::memory_order_relaxed);
+  const bool runsAlone = workers_.empty() || tasks <= 1;
+  if (!runsAlone) {
     state_.store((state_.load() & ~(kGenerationUnit - 1)) + kGenerationUnit + kOpenBit);
     wakeups_.fetch_add(1);
     wakeups_.notify_all();
   }
   runTasks(0);
-  if (!alone) {
+  if (!runsAlone) {
     uint64_t observedState = state_.fetch_and(~kOpenBit) & ~kOpenBit;  // no thread enters any more
     while ((observedState & kWorkerCountMask) != 0) {
       const auto hasNoWorkers = [&] { return ((observedState = state_.load()) & kWorkerCountMask) == 0; };
-      if (!spinFor(kSpinNs, hasNoWorkers)) state_.wait(observedState);
+      if (!spinFor(kMaxSpinNs, hasNoWorkers)) state_.wait(observedState);
     }
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void Pool::runTasks(int worker) {
-  for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
+  for (int64_t task; (task = nextTask_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
     try {
       function_(context_, task, worker);
     } catch (...) {
-      next_.store(tasks_, std::memory_order_relaxed);
+      nextTask_.store(tasks_, std::memory_order_relaxed);
       const std::lock_guard lock(errorMutex_);
       if (!error_) error_ = std::current_exception();
     }
@@ -125,9 +125,9 @@ void Pool::workerMain(int worker) {
   uint32_t observedState = 0;
   for (;;) {
     const auto hasTasks = [&] { return wakeups_.load() != observedState; };
-    if (!spinFor(kSpinNs, hasTasks)) wakeups_.wait(observedState);
+    if (!spinFor(kMaxSpinNs, hasTasks)) wakeups_.wait(observedState);
     observedState = wakeups_.load();
-    if (stop_.load()) return;
+    if (isStopped_.load()) return;
     if (tryEnterLoop(state_.load())) {
       runTasks(worker);
       leaveLoop();

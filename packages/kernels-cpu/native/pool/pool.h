@@ -46,8 +46,8 @@ class Arena {
 
   std::atomic<size_t>* reservedBytes_;
   std::vector<Block> blocks_;
-  size_t current_ = 0;  // index into blocks_
-  size_t used_ = 0;     // of the current block
+  size_t currentBlock_ = 0;  // index into blocks_
+  size_t usedBytes_ = 0;     // of the current block
 };
 
 /// Runs loops of independent tasks on a fixed set of threads. The caller of `parallelFor` (the device's stream thread)
@@ -81,7 +81,7 @@ class Pool {
   /// Scratch memory of a worker; for use inside a task, with that task's worker number.
   Arena& arena(int worker) { return *arenas_[static_cast<size_t>(worker)]; }
   /// Scratch memory of the caller, for what its tasks share.
-  Arena& shared() { return *arenas_.back(); }
+  Arena& sharedArena() { return *arenas_.back(); }
 
  private:
   using TaskFunction = void (*)(void* context, int64_t task, int worker);
@@ -100,10 +100,10 @@ class Pool {
   std::exception_ptr error_;
   std::mutex errorMutex_;
 
-  alignas(64) std::atomic<int64_t> next_{0};    // next task to claim
+  alignas(64) std::atomic<int64_t> nextTask_{0};  // next task to claim
   alignas(64) std::atomic<uint64_t> state_{0};  // loop number · 2³² + open bit · 2³¹ + workers inside
   alignas(64) std::atomic<uint32_t> wakeups_{0};   // changes with every loop; parked workers wait on it
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> isStopped_{false};
 
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::vector<std::thread> workers_;

@@ -10,10 +10,10 @@ namespace {
 
 /// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
 template <int R, class Body>
-MOSAIC_INLINE void forShortTiles(int32_t from, int32_t to, const Body& body) {
+MOSAIC_INLINE void forEachShortTile(int32_t from, int32_t to, const Body& body) {
   for (; from + R <= to; from += R) body.template operator()<R>(from);
   if constexpr (R > 1) {
-    if (from < to) forShortTiles<R / 2>(from, to, body);
+    if (from < to) forEachShortTile<R / 2>(from, to, body);
   }
 }
 
@@ -57,31 +57,30 @@ struct ShortAttention {
     for (int32_t c = 0; c < shape.stride; c += L) V::store(to + c, V::mul(load(c), factor));
   }
 
-  MOSAIC_INLINE Vec loadHalves(const uint16_t* x, int32_t count, bool bfloat) {
+  MOSAIC_INLINE Vec loadHalves(const uint16_t* x, int32_t count, bool isBf16) {
     uint16_t halves[L];
     for (int i = 0; i < L; ++i) halves[i] = i < count ? x[i] : uint16_t{0};
-    return bfloat ? V::loadBf16(halves) : V::loadF16(halves);
+    return isBf16 ? V::loadBf16(halves) : V::loadF16(halves);
   }
 
   /// to[row][d][lane] ← rows, times factor. `buffer` has room for all of them.
   MOSAIC_NOINLINE void load(const ShortShape& shape, const Rows& rows, int32_t count, float factor, float* buffer,
                             float* to) {
-    const Vec by = V::set1(factor);
+    const Vec scale = V::set1(factor);
     for (int32_t lane = 0; lane < L; ++lane) {
       for (int32_t r = 0; r < count; ++r) {
         float* row = buffer + (r * L + lane) * shape.stride;
         const char* from = rows.data[lane] + r * rows.rowStride;
         if (rows.dtype == DType::Float32) {
           const float* x = reinterpret_cast<const float*>(from);
-          unpackRow(shape, by, row, [&](int32_t c) {
+          unpackRow(shape, scale, row, [&](int32_t c) {
             return c + L <= shape.depth ? V::load(x + c) : V::loadPartial(x + c, shape.depth - c);
           });
         } else {
           const uint16_t* x = reinterpret_cast<const uint16_t*>(from);
-          const bool bfloat = rows.dtype == DType::BFloat16;
-          unpackRow(shape, by, row, [&](int32_t c) {
-            return loadHalves(x + c, shape.depth - c < L ? shape.depth - c : L, bfloat);
-          });
+          const bool isBf16 = rows.dtype == DType::BFloat16;
+          unpackRow(shape, scale, row,
+                    [&](int32_t c) { return loadHalves(x + c, shape.depth - c < L ? shape.depth - c : L, isBf16); });
         }
       }
     }
@@ -93,7 +92,7 @@ struct ShortAttention {
   }
 
   /// buffer[row][lane][d] ← from[row][d][lane]
-  MOSAIC_INLINE void toRows(const ShortShape& shape, int32_t count, const float* from, float* buffer) {
+  MOSAIC_INLINE void transposeToRows(const ShortShape& shape, int32_t count, const float* from, float* buffer) {
     for (int32_t r = 0; r < count; ++r) {
       for (int32_t c = 0; c < shape.stride; c += L) {
         V::transpose(from + (r * shape.stride + c) * L, L, buffer + r * L * shape.stride + c, shape.stride);
@@ -117,7 +116,7 @@ struct ShortAttention {
   /// rows += from, of the lanes that there are.
   MOSAIC_NOINLINE void addRows(const ShortShape& shape, const Rows& rows, const ShortRange& range, int32_t count,
                                const float* from, float* buffer) {
-    toRows(shape, count, from, buffer);
+    transposeToRows(shape, count, from, buffer);
     for (int32_t lane = 0; lane < range.count; ++lane) {
       for (int32_t r = 0; r < count; ++r) {
         writeRow(&Rows::at(rows, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, true);
@@ -137,8 +136,8 @@ struct ShortAttention {
   /// products[i][j] ← Σ_d a[i][d] · b[j][d]. Of pairs that do not see each other, too: those are not looked at.
   MOSAIC_NOINLINE void dots(const ShortShape& shape, const float* a, const float* b, float* products) {
     const int64_t row = int64_t{shape.stride} * L;
-    forShortTiles<2>(0, shape.rows, [&]<int R>(int32_t i) {
-      forShortTiles<4>(0, shape.keys, [&]<int C>(int32_t j) {
+    forEachShortTile<2>(0, shape.rows, [&]<int R>(int32_t i) {
+      forEachShortTile<4>(0, shape.keys, [&]<int C>(int32_t j) {
         Vec sum[R][C];
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
@@ -167,16 +166,16 @@ struct ShortAttention {
   }
 
   /// How products and the rows that they weight are laid out: by rows of the result, and by terms of its sums.
-  struct Terms {
+  struct SumLayout {
     int32_t results, terms;
     int32_t resultStep, termStep;  // of [rows][keys]
   };
-  MOSAIC_INLINE Terms overKeys(const ShortShape& shape) { return {shape.rows, shape.keys, shape.keys, 1}; }
-  MOSAIC_INLINE Terms overRows(const ShortShape& shape) { return {shape.keys, shape.rows, 1, shape.keys}; }
+  MOSAIC_INLINE SumLayout termsOverKeys(const ShortShape& shape) { return {shape.rows, shape.keys, shape.keys, 1}; }
+  MOSAIC_INLINE SumLayout termsOverRows(const ShortShape& shape) { return {shape.keys, shape.rows, 1, shape.keys}; }
 
   /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms that i sees.
-  MOSAIC_NOINLINE void addWeighted(const ShortShape& shape, const Terms& terms, const float* weights, const float* x,
-                             float* out) {
+  MOSAIC_NOINLINE void addWeightedRows(const ShortShape& shape, const SumLayout& terms, const float* weights,
+                                       const float* x, float* out) {
     const int64_t row = int64_t{shape.stride} * L;
     const int32_t depth = roundedDepth(shape);
     const auto tile = [&]<int R>(int32_t i) {
@@ -208,9 +207,9 @@ struct ShortAttention {
       }
     };
     if (shape.visible) {
-      forShortTiles<1>(0, terms.results, tile);
+      forEachShortTile<1>(0, terms.results, tile);
     } else {
-      forShortTiles<2>(0, terms.results, tile);
+      forEachShortTile<2>(0, terms.results, tile);
     }
   }
 
@@ -228,12 +227,12 @@ struct ShortAttention {
   /// Differences are taken before anything is multiplied by log2 e, so that large scores lose nothing.
   MOSAIC_INLINE Vec softmaxRow(const ShortShape& shape, int32_t i, float* scores, float* lse, Vec& weight) {
     float* row = scores + i * shape.keys * L;
-    const Vec none = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
+    const Vec negInf = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
     Vec m = state;
     for (int32_t j = 0; j < shape.keys; ++j) {
       if (isVisible(shape, i, j)) m = V::max(m, V::load(row + j * L));
     }
-    m = V::select(V::less(none, m), m, V::zero());  // nothing but −∞ so far; a NaN comes back from the scores
+    m = V::select(V::lessThan(negInf, m), m, V::zero());  // nothing but −∞ so far; a NaN comes back from the scores
     weight = V::exp2(V::mul(V::sub(state, m), log2e));
     Vec sum = weight;
     for (int32_t j = 0; j < shape.keys; ++j) {
@@ -248,14 +247,14 @@ struct ShortAttention {
 
   // [buffer][q][out][k][v][scores][lse][sum]
   static int64_t forwardScratch(const ShortShape& s) {
-    const int64_t row = int64_t{s.stride} * L, longest = s.rows > s.keys ? s.rows : s.keys;
-    return (longest + 2 * s.rows + 2 * s.keys) * row + int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
+    const int64_t row = int64_t{s.stride} * L, maxRows = s.rows > s.keys ? s.rows : s.keys;
+    return (maxRows + 2 * s.rows + 2 * s.keys) * row + int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
   }
 
   MOSAIC_NOINLINE void forward(const AttendArguments& args, const ShortShape& shape, const ShortRange& range,
                                float* scratch) {
-    const int64_t row = int64_t{shape.stride} * L, longest = shape.rows > shape.keys ? shape.rows : shape.keys;
-    float *buffer = scratch, *q = buffer + longest * row, *out = q + shape.rows * row, *k = out + shape.rows * row;
+    const int64_t row = int64_t{shape.stride} * L, maxRows = shape.rows > shape.keys ? shape.rows : shape.keys;
+    float *buffer = scratch, *q = buffer + maxRows * row, *out = q + shape.rows * row, *k = out + shape.rows * row;
     float *v = k + shape.keys * row, *scores = v + shape.keys * row;
     float *lse = scores + int64_t{shape.rows} * shape.keys * L, *sums = lse + shape.rows * L;
     load(shape, Rows::of(args.kv.k, shape, range, 1, 0), shape.keys, 1, buffer, k);
@@ -268,19 +267,19 @@ struct ShortAttention {
       loadState(shape, outRows, lse, buffer, out);
       dots(shape, q, k, scores);
       for (int32_t i = 0; i < shape.rows; ++i) {
-        Vec old = V::zero();
-        V::store(sums + i * L, hasVisibleKeys(shape, i) ? softmaxRow(shape, i, scores, lse, old) : V::zero());
+        Vec oldWeight = V::zero();
+        V::store(sums + i * L, hasVisibleKeys(shape, i) ? softmaxRow(shape, i, scores, lse, oldWeight) : V::zero());
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
-          float* at = out + i * row + d * L;
-          V::store(at, V::mul(V::load(at), old));
+          float* element = out + i * row + d * L;
+          V::store(element, V::mul(V::load(element), oldWeight));
         }
       }
-      addWeighted(shape, overKeys(shape), scores, v, out);
+      addWeightedRows(shape, termsOverKeys(shape), scores, v, out);
       for (int32_t i = 0; i < shape.rows; ++i) {
         const Vec inverse = V::div(V::set1(1), V::load(sums + i * L));
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
-          float* at = out + i * row + d * L;
-          V::store(at, V::mul(V::load(at), inverse));
+          float* element = out + i * row + d * L;
+          V::store(element, V::mul(V::load(element), inverse));
         }
       }
       storeState(shape, range, {outRows, lseRows}, {out, lse, sums}, buffer);
@@ -289,19 +288,19 @@ struct ShortAttention {
 
   /// The state so far; of a row that has seen nothing, `out` is not read.
   MOSAIC_INLINE void loadState(const ShortShape& shape, const Rows& rows, const float* lse, float* buffer, float* out) {
-    const Vec none = V::set1(-__builtin_inff());
-    bool any = false;
-    for (int32_t i = 0; i < shape.rows * L; ++i) any |= !(lse[i] == -__builtin_inff());
-    if (!any) {
+    const Vec negInf = V::set1(-__builtin_inff());
+    bool hasState = false;
+    for (int32_t i = 0; i < shape.rows * L; ++i) hasState |= !(lse[i] == -__builtin_inff());
+    if (!hasState) {
       for (int64_t i = 0; i < int64_t{shape.rows} * shape.stride * L; i += L) V::store(out + i, V::zero());
       return;
     }
     load(shape, rows, shape.rows, 1, buffer, out);
     for (int32_t i = 0; i < shape.rows; ++i) {
-      const auto seen = V::less(none, V::load(lse + i * L));
+      const auto hasSeenKeys = V::lessThan(negInf, V::load(lse + i * L));
       for (int32_t d = 0; d < shape.stride; ++d) {
-        float* at = out + (i * shape.stride + d) * L;
-        V::store(at, V::select(seen, V::load(at), V::zero()));
+        float* element = out + (i * shape.stride + d) * L;
+        V::store(element, V::select(hasSeenKeys, V::load(element), V::zero()));
       }
     }
   }
@@ -315,7 +314,7 @@ struct ShortAttention {
   /// A row whose sum is 0 saw nothing, or nothing but −∞: it stays.
   MOSAIC_INLINE void storeState(const ShortShape& shape, const ShortRange& range, const StateRows& rows,
                                 const StateLanes& lanes, float* buffer) {
-    toRows(shape, shape.rows, lanes.out, buffer);
+    transposeToRows(shape, shape.rows, lanes.out, buffer);
     for (int32_t lane = 0; lane < range.count; ++lane) {
       for (int32_t r = 0; r < shape.rows; ++r) {
         if (lanes.sums[r * L + lane] == 0) continue;
@@ -327,8 +326,8 @@ struct ShortAttention {
 
   // [buffer][q][dOut][dq][k][v][dk][dv][p][ds][lse][delta]
   static int64_t backwardScratch(const ShortShape& s) {
-    const int64_t row = int64_t{s.stride} * L, longest = s.rows > s.keys ? s.rows : s.keys;
-    return (longest + 3 * s.rows + 4 * s.keys) * row + 2 * int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
+    const int64_t row = int64_t{s.stride} * L, maxRows = s.rows > s.keys ? s.rows : s.keys;
+    return (maxRows + 3 * s.rows + 4 * s.keys) * row + 2 * int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
   }
 
   MOSAIC_INLINE void clear(float* x, int64_t count) {
@@ -337,9 +336,9 @@ struct ShortAttention {
 
   MOSAIC_NOINLINE void backward(const AttendBackwardArguments& args, const ShortShape& shape, const ShortRange& range,
                                 float* scratch) {
-    const int64_t row = int64_t{shape.stride} * L, longest = shape.rows > shape.keys ? shape.rows : shape.keys;
+    const int64_t row = int64_t{shape.stride} * L, maxRows = shape.rows > shape.keys ? shape.rows : shape.keys;
     const int64_t queries = shape.rows * row, keys = shape.keys * row, pairs = int64_t{shape.rows} * shape.keys * L;
-    float *buffer = scratch, *q = buffer + longest * row, *dOut = q + queries, *dq = dOut + queries, *k = dq + queries;
+    float *buffer = scratch, *q = buffer + maxRows * row, *dOut = q + queries, *dq = dOut + queries, *k = dq + queries;
     float *v = k + keys, *dk = v + keys, *dv = dk + keys, *p = dv + keys, *ds = p + pairs, *lse = ds + pairs;
     float* delta = lse + shape.rows * L;
     load(shape, Rows::of(args.kv.k, shape, range, 1, 0), shape.keys, 1, buffer, k);
@@ -354,9 +353,9 @@ struct ShortAttention {
       dots(shape, dOut, v, ds);
       for (int32_t i = 0; i < shape.rows; ++i) gradientRow(shape, i, {p, ds}, {lse, delta});
       clear(dq, queries);
-      addWeighted(shape, overKeys(shape), ds, k, dq);
-      addWeighted(shape, overRows(shape), ds, q, dk);
-      addWeighted(shape, overRows(shape), p, dOut, dv);
+      addWeightedRows(shape, termsOverKeys(shape), ds, k, dq);
+      addWeightedRows(shape, termsOverRows(shape), ds, q, dk);
+      addWeightedRows(shape, termsOverRows(shape), p, dOut, dv);
       const Vec scale = V::set1(args.tile.scale);
       for (int64_t i = 0; i < queries; i += L) V::store(dq + i, V::mul(V::load(dq + i), scale));
       addRows(shape, Rows::of(args.grads.dq, shape, range, shape.group, g), range, shape.rows, dq, buffer);
@@ -374,11 +373,11 @@ struct ShortAttention {
   /// p: scores become e^(s − lse), 0 for a row that sees nothing; ds: dOut · v becomes p (dOut · v − delta).
   MOSAIC_INLINE void gradientRow(const ShortShape& shape, int32_t i, const PairLanes& pairs, const RowLanes& rows) {
     const Vec lse = V::load(rows.lse + i * L), delta = V::load(rows.delta + i * L);
-    const Vec from = V::select(V::less(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
+    const Vec finiteLse = V::select(V::lessThan(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
     for (int32_t j = 0; j < shape.keys; ++j) {
       if (!isVisible(shape, i, j)) continue;
       const int32_t pair = (i * shape.keys + j) * L;
-      const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), from), V::set1(kLog2e)));
+      const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), finiteLse), V::set1(kLog2e)));
       V::store(pairs.p + pair, p);
       V::store(pairs.ds + pair, V::mul(p, V::sub(V::load(pairs.ds + pair), delta)));
     }

@@ -10,11 +10,11 @@ namespace mosaic {
 namespace {
 
 /// Longer ones fill the panels of `attend`.
-constexpr int64_t kMaxLength = 16;
+constexpr int64_t kMaxSequenceLength = 16;
 /// What a group of sequences takes should stay in the second-level cache.
 constexpr int64_t kMaxScratchBytes = 512 << 10;
 /// Groups of sequences of a task, at most.
-constexpr int64_t kTaskGroups = 32;
+constexpr int64_t kMaxGroupsPerTask = 32;
 
 const ShortKernels& shortKernels(Isa isa) {
 #if defined(__x86_64__)
@@ -30,16 +30,16 @@ const ShortKernels& shortKernels(Isa isa) {
 
 bool hasDenseRows(const TensorView& x) { return x.stride[3] == 1 || x.shape[3] == 1; }
 
-struct Plan {
+struct ShortPlan {
   ShortShape shape;
   std::vector<uint8_t> visible;
   bool isEmpty;  // no row sees a key
 };
 
 /// Which key each row sees, the same for every sequence.
-void findVisibleKeys(Plan& plan, const Tile& tile, Arena& arena) {
+void findVisibleKeys(ShortPlan& plan, const Tile& tile, Arena& arena) {
   ShortShape& shape = plan.shape;
-  const PanelSegments segments(TileVisibility(tile), shape.rows, kMaxLength, arena);
+  const PanelSegments segments(TileVisibility(tile), shape.rows, kMaxSequenceLength, arena);
   plan.visible.assign(static_cast<size_t>(shape.rows * shape.keys), 0);
   for (const Segment& segment : segments.segments(0)) {
     for (int32_t i = 0; i < shape.rows; ++i) {
@@ -54,14 +54,15 @@ void findVisibleKeys(Plan& plan, const Tile& tile, Arena& arena) {
 }
 
 /// Sample masks, what modifies scores, and values of another head size are for panels.
-bool isShort(const Tile& tile, const TensorView& q, const KvBlock& kv, const ShortKernels& kernels) {
+bool areSequencesShort(const Tile& tile, const TensorView& q, const KvBlock& kv, const ShortKernels& kernels) {
   const TensorView& k = kv.k;
   const int64_t sequences = k.shape[0] * k.shape[1];
   if (kv.v.shape[3] != k.shape[3]) return false;
-  return !tile.modifiers && q.shape[2] <= kMaxLength && k.shape[2] <= kMaxLength && sequences >= 2 * kernels.lanes;
+  return !tile.modifiers && q.shape[2] <= kMaxSequenceLength && k.shape[2] <= kMaxSequenceLength &&
+         sequences >= 2 * kernels.lanes;
 }
 
-ShortShape shapeOf(const TensorView& q, const TensorView& k, const ShortKernels& kernels) {
+ShortShape makeShape(const TensorView& q, const TensorView& k, const ShortKernels& kernels) {
   const int32_t depth = static_cast<int32_t>(q.shape[3]), lanes = kernels.lanes;
   return {static_cast<int32_t>(q.shape[2]),
           static_cast<int32_t>(k.shape[2]),
@@ -73,14 +74,14 @@ ShortShape shapeOf(const TensorView& q, const TensorView& k, const ShortKernels&
 }
 
 template <class Fn>
-void forRanges(int64_t sequences, const ShortKernels& kernels, int64_t scratch, Pool& pool, Fn fn) {
+void forEachRange(int64_t sequences, const ShortKernels& kernels, int64_t scratch, Pool& pool, Fn fn) {
   const int64_t groups = (sequences + kernels.lanes - 1) / kernels.lanes;
-  const int64_t perTask = std::clamp<int64_t>(groups / (4 * pool.threads()), 1, kTaskGroups);
-  pool.parallelFor((groups + perTask - 1) / perTask, [&](int64_t task, int worker) {
+  const int64_t groupsPerTask = std::clamp<int64_t>(groups / (4 * pool.threads()), 1, kMaxGroupsPerTask);
+  pool.parallelFor((groups + groupsPerTask - 1) / groupsPerTask, [&](int64_t task, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
     float* memory = arena.allocate<float>(scratch);
-    for (int64_t group = task * perTask; group < std::min(groups, (task + 1) * perTask); ++group) {
+    for (int64_t group = task * groupsPerTask; group < std::min(groups, (task + 1) * groupsPerTask); ++group) {
       const int64_t first = group * kernels.lanes;
       fn(ShortRange{first, static_cast<int32_t>(std::min<int64_t>(kernels.lanes, sequences - first))}, memory);
     }
@@ -92,38 +93,36 @@ void forRanges(int64_t sequences, const ShortKernels& kernels, int64_t scratch, 
 bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
   const ShortKernels& kernels = shortKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
-  if (!isShort(args.tile, q, args.kv, kernels)) return false;
+  if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.state.out}) {
     if (!hasDenseRows(*x)) return false;
   }
-  Plan plan{shapeOf(q, k, kernels), {}, false};
+  ShortPlan plan{makeShape(q, k, kernels), {}, false};
   const int64_t scratch = kernels.forwardScratch(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
-  pool.shared().reset();
-  findVisibleKeys(plan, args.tile, pool.shared());
+  pool.sharedArena().reset();
+  findVisibleKeys(plan, args.tile, pool.sharedArena());
   if (plan.isEmpty) return true;
-  forRanges(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortRange& range, float* memory) {
-    kernels.forward(args, plan.shape, range, memory);
-  });
+  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool,
+               [&](const ShortRange& range, float* memory) { kernels.forward(args, plan.shape, range, memory); });
   return true;
 }
 
 bool attendBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const ShortKernels& kernels = shortKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
-  if (!isShort(args.tile, q, args.kv, kernels)) return false;
+  if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.saved.dOut, &args.grads.dq, &args.grads.dk, &args.grads.dv}) {
     if (!hasDenseRows(*x)) return false;
   }
-  Plan plan{shapeOf(q, k, kernels), {}, false};
+  ShortPlan plan{makeShape(q, k, kernels), {}, false};
   const int64_t scratch = kernels.backwardScratch(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
-  pool.shared().reset();
-  findVisibleKeys(plan, args.tile, pool.shared());
+  pool.sharedArena().reset();
+  findVisibleKeys(plan, args.tile, pool.sharedArena());
   if (plan.isEmpty) return true;
-  forRanges(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortRange& range, float* memory) {
-    kernels.backward(args, plan.shape, range, memory);
-  });
+  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool,
+               [&](const ShortRange& range, float* memory) { kernels.backward(args, plan.shape, range, memory); });
   return true;
 }
 

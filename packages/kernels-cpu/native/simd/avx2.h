@@ -40,7 +40,7 @@ struct Avx2 {
   MOSAIC_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 
-  MOSAIC_INLINE Mask less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  MOSAIC_INLINE Mask lessThan(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm256_blendv_ps(b, a, m); }
   MOSAIC_INLINE bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
   MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {

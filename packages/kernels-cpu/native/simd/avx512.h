@@ -46,7 +46,7 @@ struct Avx512 {
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 
   /// False where either is NaN.
-  MOSAIC_INLINE Mask less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  MOSAIC_INLINE Mask lessThan(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   /// m ? a : b
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return _mm512_mask_blend_ps(m, b, a); }
   MOSAIC_INLINE bool any(Mask m) { return m != 0; }

@@ -23,12 +23,14 @@ struct Avx512Bf16 : Avx512 {
   }
 
   /// v, computed: compilers fuse no operation on it with the one that gave it.
-  MOSAIC_INLINE Vec rounded(Vec v) {
+  MOSAIC_INLINE Vec roundToBf16(Vec v) {
     __asm__("" : "+v"(v));
     return v;
   }
   /// Rounds to nearest even; a denormal becomes 0. The lanes of `low` and then those of `high`.
-  MOSAIC_INLINE Pairs round(Vec low, Vec high) { return reinterpret_cast<Pairs>(_mm512_cvtne2ps_pbh(high, low)); }
+  MOSAIC_INLINE Pairs roundToPairs(Vec low, Vec high) {
+    return reinterpret_cast<Pairs>(_mm512_cvtne2ps_pbh(high, low));
+  }
   /// The lanes of two rows that lie one after the other, as pairs of one lane of each.
   MOSAIC_INLINE Pairs interleave(Pairs rows) { return _mm512_permutexvar_epi16(interleaved(), rows); }
   MOSAIC_INLINE Pairs joinRows(const uint16_t* low, const uint16_t* high) {

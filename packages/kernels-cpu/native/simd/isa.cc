@@ -42,8 +42,8 @@ ExtendedFeatures extendedFeatures() {
 bool requestTileRegisters() {
 #if defined(__linux__)
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-  return granted;
+  static const bool isGranted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return isGranted;
 #else
   return false;
 #endif
@@ -57,13 +57,14 @@ bool supports(Isa isa) {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool pairs = avx512 && (extendedFeatures().eax71 & 1u << 5) != 0;
-  constexpr uint32_t kTiles = 1u << 24 | 1u << 22;  // AMX-TILE, AMX-BF16
+  constexpr uint32_t kTileFeatures = 1u << 24 | 1u << 22;  // AMX-TILE, AMX-BF16
   switch (isa) {
     case Isa::Scalar: return true;
     case Isa::Avx2: return avx2;
     case Isa::Avx512: return avx512;
     case Isa::Avx512Bf16: return pairs;
-    case Isa::Amx: return pairs && (extendedFeatures().edx70 & kTiles) == kTiles && requestTileRegisters();
+    case Isa::Amx:
+      return pairs && (extendedFeatures().edx70 & kTileFeatures) == kTileFeatures && requestTileRegisters();
     default: return false;
   }
 #elif defined(__aarch64__)
@@ -105,24 +106,23 @@ const char* isaName(Isa isa) {
 }
 
 std::vector<Isa> supportedIsas() {
-  std::vector<Isa> found;
+  std::vector<Isa> isas;
   for (Isa isa : {Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16, Isa::Amx, Isa::Neon, Isa::NeonBf16}) {
-    if (supports(isa)) found.push_back(isa);
+    if (supports(isa)) isas.push_back(isa);
   }
-  return found;
+  return isas;
 }
 
 IsaChoice chooseIsa(const char* request) {
-  const std::vector<Isa> available = supportedIsas();
+  const std::vector<Isa> isas = supportedIsas();
   if (request == nullptr || *request == '\0') {
-    const bool slowPairs = available.back() == Isa::Avx512Bf16 && !hasFastBf16Dot();
-    return {slowPairs ? Isa::Avx512 : available.back(), ""};
+    const bool hasSlowPairs = isas.back() == Isa::Avx512Bf16 && !hasFastBf16Dot();
+    return {hasSlowPairs ? Isa::Avx512 : isas.back(), ""};
   }
-  for (Isa isa : available) {
+  for (Isa isa : isas) {
     if (std::string(request) == isaName(isa)) return {isa, ""};
   }
-  return {Isa::Scalar, "MOSAIC_ISA: expected one of " + joinNames(available) +
-                           " (supported on this machine), received \"" +
+  return {Isa::Scalar, "MOSAIC_ISA: expected one of " + joinNames(isas) + " (supported on this machine), received \"" +
                            request + "\"; unset it to use the fastest."};
 }
 

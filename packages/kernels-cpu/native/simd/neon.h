@@ -60,7 +60,7 @@ struct Neon {
   MOSAIC_INLINE Vec max(Vec a, Vec b) { return select(vcgtq_f32(a, b), a, b); }
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return select(vcltq_f32(a, b), a, b); }
 
-  MOSAIC_INLINE Mask less(Vec a, Vec b) { return vcltq_f32(a, b); }
+  MOSAIC_INLINE Mask lessThan(Vec a, Vec b) { return vcltq_f32(a, b); }
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return vbslq_f32(m, a, b); }
   MOSAIC_INLINE bool any(Mask m) { return vmaxvq_u32(m) != 0; }
   MOSAIC_INLINE Mask inRange(const int32_t* lo, const int32_t* hi, int32_t j) {
@@ -133,12 +133,12 @@ struct NeonBf16 : Neon {
   }
 
   /// v, computed: compilers fuse no operation on it with the one that gave it.
-  MOSAIC_INLINE Vec rounded(Vec v) {
+  MOSAIC_INLINE Vec roundToBf16(Vec v) {
     __asm__("" : "+w"(v));
     return v;
   }
   /// Rounds to nearest even. The lanes of `low` and then those of `high`.
-  MOSAIC_INLINE Pairs round(Vec low, Vec high) {
+  MOSAIC_INLINE Pairs roundToPairs(Vec low, Vec high) {
     return vreinterpretq_u32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
   }
   /// The lanes of two rows that lie one after the other, as pairs of one lane of each.

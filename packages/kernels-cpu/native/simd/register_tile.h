@@ -30,7 +30,7 @@ struct PairShape {
 struct Float32Operands {
   using Scalar = float;
   using Element = float;
-  static constexpr int perElement = 1;
+  static constexpr int valuesPerElement = 1;
   template <class V>
   struct Shape {
     static constexpr int rows = V::tileRows, vectors = V::tileVectors, narrowRows = V::narrowTileRows;
@@ -56,7 +56,7 @@ struct Float32Operands {
 struct Bf16Operands {
   using Scalar = uint16_t;
   using Element = uint32_t;  // the first of a pair in the low half
-  static constexpr int perElement = 2;
+  static constexpr int valuesPerElement = 2;
   template <class V>
   struct Shape : PairShape<V> {};
 
@@ -107,11 +107,11 @@ struct RegisterTile {
     }
     // Rows by fours: as many pointers as registers hold, and strides that addressing multiplies by.
     const auto* panel = static_cast<const typename E::Element*>(b);
-    const int64_t row = a.rowStride, step = E::perElement == 1 ? a.step : 2, rows3 = 3 * row;
-    const Scalar* fours[(R + 3) / 4];
+    const int64_t row = a.rowStride, step = E::valuesPerElement == 1 ? a.step : 2, rows3 = 3 * row;
+    const Scalar* rowPointers[(R + 3) / 4];
 #pragma GCC unroll 8
-    for (int i = 0; i < (R + 3) / 4; ++i) fours[i] = static_cast<const Scalar*>(a.data) + 4 * i * row;
-    const int32_t steps = (depth + E::perElement - 1) / E::perElement;
+    for (int i = 0; i < (R + 3) / 4; ++i) rowPointers[i] = static_cast<const Scalar*>(a.data) + 4 * i * row;
+    const int32_t steps = (depth + E::valuesPerElement - 1) / E::valuesPerElement;
 #pragma GCC unroll 4
     for (int32_t t = 0; t < steps; ++t) {
       decltype(E::template load<V>(panel)) y[N];
@@ -122,11 +122,11 @@ struct RegisterTile {
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) {
           const int64_t offset = r % 4 == 0 ? 0 : r % 4 == 1 ? row : r % 4 == 2 ? 2 * row : rows3;
-          c.accumulators[r][n] = E::template multiplyAdd<V>(fours[r / 4] + offset, y[n], c.accumulators[r][n]);
+          c.accumulators[r][n] = E::template multiplyAdd<V>(rowPointers[r / 4] + offset, y[n], c.accumulators[r][n]);
         }
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < (R + 3) / 4; ++i) fours[i] += step;
+      for (int i = 0; i < (R + 3) / 4; ++i) rowPointers[i] += step;
     }
   }
 
@@ -140,8 +140,8 @@ struct RegisterTile {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
-        float* at = to + r * stride + n * V::lanes;
-        V::store(at, V::add(V::load(at), c.accumulators[r][n]));
+        float* row = to + r * stride + n * V::lanes;
+        V::store(row, V::add(V::load(row), c.accumulators[r][n]));
       }
     }
   }
@@ -155,34 +155,34 @@ MOSAIC_INLINE Operand fromRow(const Operand& a, int64_t row) {
 
 /// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
 /// Tiles of 32 rows, those of tile registers, do not divide: operands are padded for them. Rows come in multiples of
-/// `least`.
-template <int R, int least = 1, class Body>
-MOSAIC_INLINE void forTiles(int32_t from, int32_t to, const Body& body) {
+/// `minRows`.
+template <int R, int minRows = 1, class Body>
+MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
   for (; from + R <= to; from += R) body.template operator()<R>(from);
   if constexpr (R == 32) {
     if (from < to) body.template operator()<R>(from);
-  } else if constexpr (R > least) {
-    if (from < to) forTiles<R / 2, least>(from, to, body);
+  } else if constexpr (R > minRows) {
+    if (from < to) forEachTile<R / 2, minRows>(from, to, body);
   }
 }
 
 /// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. What tile registers
 /// compute runs beside the epilogue of the tile before.
 template <class V, class E, int R, int N, class Epilogue>
-MOSAIC_INLINE void forProducts(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
-                               const Epilogue& epilogue) {
+MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
+                                      const Epilogue& epilogue) {
   if constexpr (RegisterTile<V, E, R, N>::isAsynchronous) {
     using Tile = RegisterTile<V, E, R, N>;
     Tile c;
     if (from < to) Tile::product(c, fromRow<E>(a, from), b, N * V::lanes, depth);
     for (int32_t j = from; j < to; j += R) {
-      const bool continues = j + R < to;
-      if (continues) Tile::begin(fromRow<E>(a, j + R), b, N * V::lanes, depth);
+      const bool hasNextTile = j + R < to;
+      if (hasNextTile) Tile::begin(fromRow<E>(a, j + R), b, N * V::lanes, depth);
       epilogue.template operator()<R>(c, j);
-      if (continues) Tile::finish(c);
+      if (hasNextTile) Tile::finish(c);
     }
   } else {
-    forTiles<R, E::perElement>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    forEachTile<R, E::valuesPerElement>(from, to, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
       Tile c;
       Tile::product(c, fromRow<E>(a, j), b, N * V::lanes, depth);

@@ -51,7 +51,7 @@ struct Scalar {
   MOSAIC_INLINE Vec max(Vec a, Vec b) { return select(a > b, a, b); }
   MOSAIC_INLINE Vec min(Vec a, Vec b) { return select(a < b, a, b); }
 
-  MOSAIC_INLINE Mask less(Vec a, Vec b) { return a < b; }
+  MOSAIC_INLINE Mask lessThan(Vec a, Vec b) { return a < b; }
   MOSAIC_INLINE Vec select(Mask m, Vec a, Vec b) { return reinterpret_cast<Vec>((m & Int(a)) | (~m & Int(b))); }
   MOSAIC_INLINE bool any(Mask m) {
     int32_t seen = 0;

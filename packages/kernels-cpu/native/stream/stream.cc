@@ -28,10 +28,10 @@ void failureFromCurrentException(MosaicFailure& failure) {
 namespace {
 
 // Waking a parked thread costs 5 µs here and up to 25 µs in a virtual machine; spin for about as long before parking.
-constexpr int64_t kSpinNs = 20'000;
+constexpr int64_t kMaxSpinNs = 20'000;
 
 // Streams that spin at this moment. A process may drive many devices on few cores: one core is left to the host.
-std::atomic<int> spinning{0};
+std::atomic<int> spinningStreams{0};
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure =
@@ -54,13 +54,13 @@ Stream::Stream() : MosaicStream{MOSAIC_STREAM_ABI, submitTo} {}
 void Stream::append(const MosaicWork& work) {
   {
     std::unique_lock lock(mutex_);
-    if (!closed_) {
+    if (!isClosed_) {
       queue_.push_back(work);
-      submitted_++;
+      submittedCount_++;
       hasWork_.store(true, std::memory_order_release);
-      const bool wake = std::exchange(parked_, false);
+      const bool wasParked = std::exchange(isParked_, false);
       lock.unlock();
-      if (wake) available_.notify_one();
+      if (wasParked) workCondition_.notify_one();
       return;
     }
   }
@@ -69,94 +69,94 @@ void Stream::append(const MosaicWork& work) {
 
 void Stream::run() {
   std::vector<MosaicWork> batch;
-  while (takeBatch(batch)) {
+  while (waitForBatch(batch)) {
     for (const MosaicWork& work : batch) execute(work);
     batch.clear();
   }
 }
 
-bool Stream::takeBatch(std::vector<MosaicWork>& batch) {
+bool Stream::waitForBatch(std::vector<MosaicWork>& batch) {
   spinUntilWork();
   std::unique_lock lock(mutex_);
-  while (queue_.empty() && !closed_) {
-    parked_ = true;
-    available_.wait(lock, [this] { return !parked_; });
+  while (queue_.empty() && !isClosed_) {
+    isParked_ = true;
+    workCondition_.wait(lock, [this] { return !isParked_; });
   }
   batch.swap(queue_);
-  if (!closed_) hasWork_.store(false, std::memory_order_relaxed);
+  if (!isClosed_) hasWork_.store(false, std::memory_order_relaxed);
   return !batch.empty();
 }
 
 void Stream::spinUntilWork() {
   if (hasWork_.load(std::memory_order_acquire)) return;
-  static const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (spinning.fetch_add(1) < cores - 1) {
-    const int64_t end = monotonicNs() + kSpinNs;
+  static const int coreCount = static_cast<int>(std::thread::hardware_concurrency());
+  if (spinningStreams.fetch_add(1) < coreCount - 1) {
+    const int64_t end = monotonicNs() + kMaxSpinNs;
     while (!hasWork_.load(std::memory_order_acquire) && monotonicNs() < end) {
-      for (int i = 0; i < 16; i++) relax();
+      for (int i = 0; i < 16; i++) cpuRelax();
     }
   }
-  spinning.fetch_sub(1);
+  spinningStreams.fetch_sub(1);
 }
 
 void Stream::execute(const MosaicWork& work) {
-  if (abandoned_.load(std::memory_order_relaxed)) fail("", closedFailure());
-  const bool traced = tracing_ && work.name[0] != '\0';
-  const int64_t start = traced ? monotonicNs() : 0;
+  if (isAbandoned_.load(std::memory_order_relaxed)) fail("", closedFailure());
+  const bool isTraced = isTracing_ && work.name[0] != '\0';
+  const int64_t start = isTraced ? monotonicNs() : 0;
   MosaicFailure failure;
   failure.code = MOSAIC_FAILURE_NONE;
   failure.message[0] = '\0';
   if (work.run(work.arg, this->failure(), &failure) != 0) fail(work.name, failure);
-  if (traced) trace_.push_back({work.name, start, monotonicNs()});
+  if (isTraced) trace_.push_back({work.name, start, monotonicNs()});
   if (work.drop) work.drop(work.arg);
-  done_.fetch_add(1);
-  if (waiters_.load() > 0) {
+  doneCount_.fetch_add(1);
+  if (waiterCount_.load() > 0) {
     std::lock_guard lock(mutex_);
-    progressed_.notify_all();
+    progressCondition_.notify_all();
   }
 }
 
 void Stream::fail(const char* name, const MosaicFailure& failure) {
-  if (failed_.load(std::memory_order_relaxed)) return;
+  if (hasFailed_.load(std::memory_order_relaxed)) return;
   failure_ = failure;
   // Collectives name the place of a failure themselves; a kernel has no name of its caller.
-  const bool unnamed = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
-  if (unnamed && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
+  const bool needsName = failure.code == MOSAIC_FAILURE_DEVICE || failure.code == MOSAIC_FAILURE_OUT_OF_MEMORY;
+  if (needsName && name[0] != '\0' && std::strncmp(failure.message, name, std::strlen(name)) != 0) {
     const std::string message = std::string(name) + ": " + failure.message;
     failure_ = failureRecord(static_cast<MosaicFailureCode>(failure.code), message);
   }
-  failedAt_ = done_.load() + 1;
-  failed_.store(true, std::memory_order_release);
+  failedPosition_ = doneCount_.load() + 1;
+  hasFailed_.store(true, std::memory_order_release);
 }
 
 uint64_t Stream::position() {
   std::lock_guard lock(mutex_);
-  return submitted_;
+  return submittedCount_;
 }
 
-const MosaicFailure* Stream::await(uint64_t position) {
-  if (done_.load() < position) {
+const MosaicFailure* Stream::waitFor(uint64_t position) {
+  if (doneCount_.load() < position) {
     std::unique_lock lock(mutex_);
-    waiters_.fetch_add(1);
-    progressed_.wait(lock, [&] { return done_.load() >= position; });
-    waiters_.fetch_sub(1);
+    waiterCount_.fetch_add(1);
+    progressCondition_.wait(lock, [&] { return doneCount_.load() >= position; });
+    waiterCount_.fetch_sub(1);
   }
   const MosaicFailure* failure = this->failure();
-  return failure && failedAt_ <= position ? failure : nullptr;
+  return failure && failedPosition_ <= position ? failure : nullptr;
 }
 
 void Stream::close() {
   {
     std::lock_guard lock(mutex_);
-    closed_ = true;
-    parked_ = false;
+    isClosed_ = true;
+    isParked_ = false;
     hasWork_.store(true, std::memory_order_release);
   }
-  available_.notify_one();
+  workCondition_.notify_one();
 }
 
 void Stream::releasePending() {
-  abandoned_.store(true);
+  isAbandoned_.store(true);
   close();
 }
 

@@ -44,10 +44,10 @@ class Stream : public MosaicStream {
   /// Works submitted so far: the position of a fence.
   uint64_t position();
   /// Blocks until the works before `position` are done. Returns the failure that one of them caused, or null.
-  const MosaicFailure* await(uint64_t position);
+  const MosaicFailure* waitFor(uint64_t position);
 
   /// The first failure, or null. From any thread.
-  const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+  const MosaicFailure* failure() const { return hasFailed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
 
   /// No more work is taken. What was submitted still runs.
   void close();
@@ -55,36 +55,36 @@ class Stream : public MosaicStream {
   void releasePending();
 
   /// Only from a work on this stream.
-  void setTracing(bool on) { tracing_ = on; }
+  void setTracing(bool isEnabled) { isTracing_ = isEnabled; }
   std::vector<TraceEntry> takeTrace() { return std::exchange(trace_, {}); }
 
  private:
-  bool takeBatch(std::vector<MosaicWork>& batch);
+  bool waitForBatch(std::vector<MosaicWork>& batch);
   void spinUntilWork();
   void execute(const MosaicWork& work);
   void fail(const char* name, const MosaicFailure& failure);
 
   std::mutex mutex_;
-  std::condition_variable available_;        // something to take, or closed
-  std::condition_variable progressed_;         // done_ advanced while a thread waits for it
+  std::condition_variable workCondition_;      // something to take, or closed
+  std::condition_variable progressCondition_;  // doneCount_ advanced while a thread waits for it
   std::vector<MosaicWork> queue_;          // under mutex_
-  uint64_t submitted_ = 0;                 // under mutex_
-  bool parked_ = false;                    // under mutex_
-  bool closed_ = false;                    // under mutex_
+  uint64_t submittedCount_ = 0;            // under mutex_
+  bool isParked_ = false;                  // under mutex_
+  bool isClosed_ = false;                  // under mutex_
   std::atomic<bool> hasWork_{false};      // queue_ is not empty or the stream is closed; what `spin` looks at
-  std::atomic<bool> abandoned_{false};
-  std::atomic<uint64_t> done_{0};
-  std::atomic<int> waiters_{0};            // in `await`
-  std::atomic<bool> failed_{false};
-  MosaicFailure failure_{};                // written once, before failed_
-  uint64_t failedAt_ = 0;                  // written once, before failed_
-  bool tracing_ = false;                   // of the stream's thread
+  std::atomic<bool> isAbandoned_{false};
+  std::atomic<uint64_t> doneCount_{0};
+  std::atomic<int> waiterCount_{0};  // in `waitFor`
+  std::atomic<bool> hasFailed_{false};
+  MosaicFailure failure_{};                // written once, before hasFailed_
+  uint64_t failedPosition_ = 0;            // written once, before hasFailed_
+  bool isTracing_ = false;                 // of the stream's thread
   std::vector<TraceEntry> trace_;          // of the stream's thread
 };
 
-/// Submits a call of `(*held)()`, which may throw, and which is skipped once the stream has failed.
+/// Submits a call of `(*callable)()`, which may throw, and which is skipped once the stream has failed.
 template <class Callable>
-void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> held) {
+void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> callable) {
   auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) -> int {
     if (upstream) return 0;
     try {
@@ -96,7 +96,7 @@ void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> he
     }
   };
   auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
-  stream.append({name, run, drop, held.release()});
+  stream.append({name, run, drop, callable.release()});
 }
 
 /// The same of `body()`.
@@ -108,7 +108,7 @@ void enqueue(Stream& stream, const char* name, Body&& body) {
 
 /// Submits a call of `body(upstream)` that happens even on a failed stream: to notify waiting threads.
 template <class Body>
-void enqueueAlways(Stream& stream, const char* name, Body&& body) {
+void enqueueEvenIfFailed(Stream& stream, const char* name, Body&& body) {
   using Callable = std::decay_t<Body>;
   auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) -> int {
     (*static_cast<Callable*>(arg))(upstream);

@@ -16,30 +16,31 @@ class TaskPool {
 
   TaskPool() = default;
   ~TaskPool() {
-    drop(free_);
-    drop(returned_.load());
+    deleteSlots(freeSlots_);
+    deleteSlots(returnedSlots_.load());
   }
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
   /// Only from one thread. Throws std::bad_alloc.
   void* allocate() {
-    if (!free_) free_ = returned_.exchange(nullptr, std::memory_order_acquire);
-    if (!free_) return ::operator new(kSlotBytes);
-    Slot* slot = free_;
-    free_ = slot->next;
-    kept_.fetch_sub(1, std::memory_order_relaxed);
+    if (!freeSlots_) freeSlots_ = returnedSlots_.exchange(nullptr, std::memory_order_acquire);
+    if (!freeSlots_) return ::operator new(kSlotBytes);
+    Slot* slot = freeSlots_;
+    freeSlots_ = slot->next;
+    keptCount_.fetch_sub(1, std::memory_order_relaxed);
     return slot;
   }
 
   /// From any thread.
   void release(void* memory) {
-    if (kept_.fetch_add(1, std::memory_order_relaxed) >= kMaxKept) {
-      kept_.fetch_sub(1, std::memory_order_relaxed);
+    if (keptCount_.fetch_add(1, std::memory_order_relaxed) >= kMaxKeptSlots) {
+      keptCount_.fetch_sub(1, std::memory_order_relaxed);
       return ::operator delete(memory);
     }
-    Slot* slot = new (memory) Slot{returned_.load(std::memory_order_relaxed)};
-    while (!returned_.compare_exchange_weak(slot->next, slot, std::memory_order_release, std::memory_order_relaxed)) {
+    Slot* slot = new (memory) Slot{returnedSlots_.load(std::memory_order_relaxed)};
+    while (
+        !returnedSlots_.compare_exchange_weak(slot->next, slot, std::memory_order_release, std::memory_order_relaxed)) {
     }
   }
 
@@ -48,9 +49,9 @@ class TaskPool {
     Slot* next;
   };
   // A long queue leaves no more than this behind.
-  static constexpr int kMaxKept = 1024;
+  static constexpr int kMaxKeptSlots = 1024;
 
-  static void drop(Slot* slot) {
+  static void deleteSlots(Slot* slot) {
     while (slot) {
       Slot* next = slot->next;
       ::operator delete(slot);
@@ -58,9 +59,9 @@ class TaskPool {
     }
   }
 
-  Slot* free_ = nullptr;  // of the thread that allocates
-  alignas(64) std::atomic<Slot*> returned_{nullptr};
-  std::atomic<int> kept_{0};
+  Slot* freeSlots_ = nullptr;  // of the thread that allocates
+  alignas(64) std::atomic<Slot*> returnedSlots_{nullptr};
+  std::atomic<int> keptCount_{0};
 };
 
 }  // namespace mosaic

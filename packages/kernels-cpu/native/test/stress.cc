@@ -172,13 +172,13 @@ void useStream(uint32_t seed) {
       stream.append(countedWork(counts, slot, i, seed % 4 == 3 && producer == 0 && i == kWorks / 2));
       appended++;
       if (random() % 8 == 0) {
-        stream.await(stream.position());
+        stream.waitFor(stream.position());
         const bool isLost = isClosing || stream.failure();
         check(slot.written == i || isLost, "a thread that awaited a work reads what it wrote");
       }
       if (random() % 32 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    stream.await(stream.position());
+    stream.waitFor(stream.position());
   });
   stream.close();
   runner.join();
@@ -227,7 +227,7 @@ void useMemory(Device& device, std::mt19937& random, int steps) {
       device.memory().trim(trimmed);
       device.releaseInOrder(std::move(trimmed));
     }
-    if (random() % 8 == 0) device.scratch();
+    if (random() % 8 == 0) device.scratchBytes();
   }
   for (const auto& [block, bytes] : held) device.memory().free(block);
 }
@@ -237,7 +237,7 @@ void exchange(const std::shared_ptr<Device>& one, const std::shared_ptr<Device>&
   auto shared = std::make_shared<std::vector<int>>(1000, 0);
   const auto await = [](Device& device, const std::shared_ptr<Device>& other) {
     enqueue(device.stream, "wait", [other, position = other->stream.position()] {
-      if (const MosaicFailure* failure = other->stream.await(position)) throw Failure(*failure);
+      if (const MosaicFailure* failure = other->stream.waitFor(position)) throw Failure(*failure);
     });
   };
   for (int turn = 0; turn < turns; turn++) {

@@ -58,7 +58,7 @@ NAPI_MODULE_INIT() {
   napi_value function, protocol;
   napi_create_function(env, "bind", NAPI_AUTO_LENGTH, bind, nullptr, &function);
   napi_set_named_property(env, exports, "bind", function);
-  napi_create_int32(env, kProtocol, &protocol);
+  napi_create_int32(env, kBindingVersion, &protocol);
   napi_set_named_property(env, exports, "protocol", protocol);
   exportDevice(env, exports);
   exportKernels(env, exports);

@@ -14,7 +14,7 @@
 namespace mosaic::cuda {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
-constexpr int32_t kProtocol = 2;
+constexpr int32_t kBindingVersion = 2;
 
 /// Whether JavaScript's memory may still be written to: threads of devices may outlive an environment.
 struct Environment {

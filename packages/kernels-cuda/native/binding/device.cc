@@ -15,13 +15,13 @@ namespace {
 struct DeviceHandle {
   std::unique_ptr<Device> device;
   std::shared_ptr<Environment> environment;
-  int64_t reported = 0;  // bytes reported to V8
+  int64_t reportedBytes = 0;  // bytes reported to V8
 };
 
-void reportMemory(napi_env env, DeviceHandle& held, int64_t bytes) {
+void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
   int64_t ignored;
-  napi_adjust_external_memory(env, bytes - held.reported, &ignored);
-  held.reported = bytes;
+  napi_adjust_external_memory(env, bytes - handle.reportedBytes, &ignored);
+  handle.reportedBytes = bytes;
 }
 
 /// When the process ends its driver does, too: what is open goes with it, and closing it now would only meet that.
@@ -35,34 +35,34 @@ napi_value open(napi_env env, napi_callback_info) {
     Addon& addon = Addon::of(env);
     const DeviceOptions options{static_cast<int>(addon.arguments[0]), static_cast<size_t>(addon.arguments[1]),
                                 addon.arguments[2] != 0};
-    auto* held = new DeviceHandle{std::make_unique<Device>(options), addon.environment};
-    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device.get()));
-    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(held->device->stream()));
-    addon.arguments[2] = held->device->capability();
-    addon.arguments[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&held->device->port()));
+    auto* handle = new DeviceHandle{std::make_unique<Device>(options), addon.environment};
+    addon.arguments[0] = static_cast<double>(reinterpret_cast<uintptr_t>(handle->device.get()));
+    addon.arguments[1] = static_cast<double>(reinterpret_cast<uintptr_t>(handle->device->stream()));
+    addon.arguments[2] = handle->device->capability();
+    addon.arguments[3] = static_cast<double>(reinterpret_cast<uintptr_t>(&handle->device->port()));
     napi_value external;
     const auto finalize = [](napi_env, void* data, void*) {
-      auto* held = static_cast<DeviceHandle*>(data);
-      if (held->device && isProcessEnding(*held->environment)) held->device.release();
-      if (held->device) Device::close(std::move(held->device));
-      delete held;
+      auto* handle = static_cast<DeviceHandle*>(data);
+      if (handle->device && isProcessEnding(*handle->environment)) handle->device.release();
+      if (handle->device) Device::close(std::move(handle->device));
+      delete handle;
     };
-    napi_create_external(env, held, finalize, nullptr, &external);
+    napi_create_external(env, handle, finalize, nullptr, &external);
     return external;
   });
 }
 
 // close(external): no other call may follow.
 napi_value close(napi_env env, napi_callback_info info) {
-  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
-  reportMemory(env, *held, 0);
-  if (held->device) Device::close(std::move(held->device));
+  DeviceHandle* handle = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *handle, 0);
+  if (handle->device) Device::close(std::move(handle->device));
   return nullptr;
 }
 
 napi_value account(napi_env env, napi_callback_info info) {
-  DeviceHandle* held = externalIn<DeviceHandle>(env, info);
-  reportMemory(env, *held, static_cast<int64_t>(held->device->memory().stats().allocated));
+  DeviceHandle* handle = externalIn<DeviceHandle>(env, info);
+  reportMemory(env, *handle, static_cast<int64_t>(handle->device->memory().stats().allocated));
   return nullptr;
 }
 
@@ -141,12 +141,12 @@ napi_value probe(napi_env env, napi_callback_info) {
     const Driver& cuda = driver();
     int count = 0;
     check(cuda.deviceGetCount(&count), "counting GPUs");
-    napi_value found;
-    napi_create_array(env, &found);
+    napi_value list;
+    napi_create_array(env, &list);
     auto add = [&, next = uint32_t{0}](const std::string& text) mutable {
       napi_value value;
       napi_create_string_utf8(env, text.data(), text.size(), &value);
-      napi_set_element(env, found, next++, value);
+      napi_set_element(env, list, next++, value);
     };
     add(versionText(driverVersion()));
     add(driverLibrary());
@@ -167,7 +167,7 @@ napi_value probe(napi_env env, napi_callback_info) {
       add(std::to_string(major) + "." + std::to_string(minor));
       add(std::to_string(bytes));
     }
-    return found;
+    return list;
   });
 }
 

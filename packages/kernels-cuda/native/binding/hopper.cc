@@ -12,37 +12,37 @@ namespace mosaic::cuda {
 
 namespace {
 
-constexpr int kAlignment = 16;
-constexpr int64_t kMaxStride = int64_t{1} << 40;
+constexpr int kTmaAlignment = 16;
+constexpr int64_t kMaxTmaStride = int64_t{1} << 40;
 
 /// Whether TMA can address a tensor: the driver can encode descriptors, elements are 16 bits, everything begins at
 /// multiples of 16 bytes, nothing is broadcast, overlaps or runs backward.
 bool supportsTma(const TensorView& x) {
   if (!tensorMapEncodeTiled() || x.dtype == DType::Float32 || x.stride[3] != 1) return false;
-  if (reinterpret_cast<uintptr_t>(x.data) % kAlignment) return false;
+  if (reinterpret_cast<uintptr_t>(x.data) % kTmaAlignment) return false;
   if (x.shape[2] > 1 && x.stride[2] < x.shape[3]) return false;  // rows that overlap
   for (int axis = 0; axis < 3; axis++) {
     const int64_t stride = x.stride[axis] * dtypeBytes(x.dtype);
-    const bool fits = stride > 0 && stride < kMaxStride && stride % kAlignment == 0;
-    if (x.shape[axis] > 1 && !fits) return false;
+    const bool isValidStride = stride > 0 && stride < kMaxTmaStride && stride % kTmaAlignment == 0;
+    if (x.shape[axis] > 1 && !isValidStride) return false;
   }
   return true;
 }
 
 /// The descriptor of [B,H,S,D] in boxes of 64 columns and so many rows. Throws CallError.
-TensorMap tensorMapOf(const TensorView& x, int boxRows) {
+TensorMap encodeTensorMap(const TensorView& x, int boxRows) {
   uint64_t lengths[4], strides[3];
   for (int i = 0; i < 4; i++) lengths[i] = static_cast<uint64_t>(x.shape[3 - i]);
   const auto bytes = static_cast<uint64_t>(dtypeBytes(x.dtype));
-  const uint64_t row = (lengths[0] * bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const uint64_t row = (lengths[0] * bytes + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
   for (int i = 0; i < 3; i++) {
     // The stride of an axis of one is never used, but looked at: at least a row, as the driver's reference has it.
     strides[i] = x.shape[2 - i] > 1 ? static_cast<uint64_t>(x.stride[2 - i]) * bytes : row;
   }
-  const uint32_t box[4] = {kPanelColumns, static_cast<uint32_t>(boxRows), 1, 1}, steps[4] = {1, 1, 1, 1};
+  const uint32_t box[4] = {kPanelColumns, static_cast<uint32_t>(boxRows), 1, 1}, elementStrides[4] = {1, 1, 1, 1};
   const int type = x.dtype == DType::BFloat16 ? TENSOR_MAP_BFLOAT16 : TENSOR_MAP_FLOAT16;
   TensorMap map;
-  check(tensorMapEncodeTiled()(&map, type, 4, x.data, lengths, strides, box, steps, TENSOR_MAP_INTERLEAVE_NONE,
+  check(tensorMapEncodeTiled()(&map, type, 4, x.data, lengths, strides, box, elementStrides, TENSOR_MAP_INTERLEAVE_NONE,
                                TENSOR_MAP_SWIZZLE_128B, TENSOR_MAP_L2_PROMOTION_256B, TENSOR_MAP_FILL_ZEROS),
         "encoding a tensor map");
   return map;
@@ -50,13 +50,13 @@ TensorMap tensorMapOf(const TensorView& x, int boxRows) {
 
 constexpr int kHeadSizes[] = {64, 128, 256};
 /// By head size: bfloat16, float16.
-constexpr const char* kForward[][2] = {{"attendHopper_bfloat16_64", "attendHopper_float16_64"},
-                                       {"attendHopper_bfloat16_128", "attendHopper_float16_128"},
-                                       {"attendHopper_bfloat16_256", "attendHopper_float16_256"}};
-constexpr const char* kKeys[][2] = {{"attendKeysHopper_bfloat16_64", "attendKeysHopper_float16_64"},
-                                    {"attendKeysHopper_bfloat16_128", "attendKeysHopper_float16_128"}};
-constexpr const char* kQueries[][2] = {{"attendQueriesHopper_bfloat16_64", "attendQueriesHopper_float16_64"},
-                                       {"attendQueriesHopper_bfloat16_128", "attendQueriesHopper_float16_128"}};
+constexpr const char* kForwardKernels[][2] = {{"attendHopper_bfloat16_64", "attendHopper_float16_64"},
+                                              {"attendHopper_bfloat16_128", "attendHopper_float16_128"},
+                                              {"attendHopper_bfloat16_256", "attendHopper_float16_256"}};
+constexpr const char* kKeysKernels[][2] = {{"attendKeysHopper_bfloat16_64", "attendKeysHopper_float16_64"},
+                                           {"attendKeysHopper_bfloat16_128", "attendKeysHopper_float16_128"}};
+constexpr const char* kQueriesKernels[][2] = {{"attendQueriesHopper_bfloat16_64", "attendQueriesHopper_float16_64"},
+                                              {"attendQueriesHopper_bfloat16_128", "attendQueriesHopper_float16_128"}};
 
 int headSizeIndex(int headDim) {
   int size = 0;
@@ -69,41 +69,45 @@ int dtypeColumn(DType dtype) { return dtype == DType::BFloat16 ? 0 : 1; }
 }  // namespace
 
 bool supportsHopper(const Device& device, std::initializer_list<const TensorView*> inputs) {
-  const DType first = (*inputs.begin())->dtype;
+  const DType firstDType = (*inputs.begin())->dtype;
   return device.hasHopperKernels() && std::all_of(inputs.begin(), inputs.end(), [&](const TensorView* x) {
-           return x->dtype == first && supportsTma(*x);
+           return x->dtype == firstDType && supportsTma(*x);
          });
 }
 
 void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p) {
   const auto& [q, k, v] = inputs;
-  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), padded = kHeadSizes[size];
-  const HopperShape shape = forwardHopperShape(padded);
-  AttendHopperParameters all{tensorMapOf(q, shape.own), tensorMapOf(k, shape.other), tensorMapOf(v, shape.other), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.own)) {
-    all.base.parts = launch.parts;
-    const Grid grid = gridOf(launch, q, shape.threads(), forwardHopperBytes(padded));
-    device.launch(kForward[size][dtypeColumn(q.dtype)], grid, all);
+  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadSizes[size];
+  const HopperShape shape = forwardHopperShape(paddedHeadDim);
+  AttendHopperParameters parameters{encodeTensorMap(q, shape.ownTile), encodeTensorMap(k, shape.stepTile),
+                                    encodeTensorMap(v, shape.stepTile), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, shape.ownTile)) {
+    parameters.base.parts = launch.parts;
+    const Grid grid = makePartGrid(launch, q, shape.threads(), forwardHopperBytes(paddedHeadDim));
+    device.launch(kForwardKernels[size][dtypeColumn(q.dtype)], grid, parameters);
   }
 }
 
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p) {
   const auto& [q, k, v, dOut] = inputs;
-  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), padded = kHeadSizes[size];
+  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadSizes[size];
   const int column = dtypeColumn(q.dtype);
-  const HopperShape byKeys = keysHopperShape(padded), byRows = queriesHopperShape(padded);
-  AttendBackwardHopperParameters all{tensorMapOf(q, byKeys.other), tensorMapOf(k, byKeys.own),
-                                     tensorMapOf(v, byKeys.own), tensorMapOf(dOut, byKeys.other), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, byKeys.own)) {
-    all.base.parts = launch.parts;
-    device.launch(kKeys[size][column], gridOf(launch, k, byKeys.threads(), keysHopperBytes(padded)), all);
+  const HopperShape keyShape = keysHopperShape(paddedHeadDim), queryShape = queriesHopperShape(paddedHeadDim);
+  AttendBackwardHopperParameters parameters{encodeTensorMap(q, keyShape.stepTile), encodeTensorMap(k, keyShape.ownTile),
+                                            encodeTensorMap(v, keyShape.ownTile),
+                                            encodeTensorMap(dOut, keyShape.stepTile), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, keyShape.ownTile)) {
+    parameters.base.parts = launch.parts;
+    device.launch(kKeysKernels[size][column],
+                  makePartGrid(launch, k, keyShape.threads(), keysHopperBytes(paddedHeadDim)), parameters);
   }
-  all = {tensorMapOf(q, byRows.own), tensorMapOf(k, byRows.other), tensorMapOf(v, byRows.other),
-         tensorMapOf(dOut, byRows.own), p};
-  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, byRows.own)) {
-    all.base.parts = launch.parts;
-    device.launch(kQueries[size][column], gridOf(launch, q, byRows.threads(), queriesHopperBytes(padded)), all);
+  parameters = {encodeTensorMap(q, queryShape.ownTile), encodeTensorMap(k, queryShape.stepTile),
+                encodeTensorMap(v, queryShape.stepTile), encodeTensorMap(dOut, queryShape.ownTile), p};
+  for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, queryShape.ownTile)) {
+    parameters.base.parts = launch.parts;
+    device.launch(kQueriesKernels[size][column],
+                  makePartGrid(launch, q, queryShape.threads(), queriesHopperBytes(paddedHeadDim)), parameters);
   }
 }
 

@@ -16,19 +16,19 @@ namespace {
 
 template <class Parameters>
 void launchElementwise(Device& device, const char* kernel, const Parameters& parameters) {
-  device.launch(kernel, gridFor(device, parameters.loop.extent.count), parameters);
+  device.launch(kernel, makeGrid(device, parameters.loop.extent.count), parameters);
 }
 
 template <class Parameters>
 void launchRows(Device& device, const char* kernel, const Parameters& parameters) {
-  device.launch(kernel, gridForRows(device, parameters.layout.rows.extent.count), parameters);
+  device.launch(kernel, makeRowGrid(device, parameters.layout.rows.extent.count), parameters);
 }
 
 /// For what is absent: no memory, all strides 0.
 View absentView(const View& view) {
-  View none = view;
-  none.data = nullptr;
-  return none;
+  View absent = view;
+  absent.data = nullptr;
+  return absent;
 }
 
 void fillOp(Device& device, const FillArguments& args) {
@@ -56,7 +56,7 @@ void gateOp(Device& device, const GateArguments& args) {
 }
 
 /// The first or the second features of pairs.
-View halfOf(const View& x, bool interleaved, int64_t index) {
+View selectHalf(const View& x, bool interleaved, int64_t index) {
   View half = x;
   const int last = x.rank - 1;
   half.shape[last] = x.shape[last] / 2;
@@ -68,8 +68,8 @@ View halfOf(const View& x, bool interleaved, int64_t index) {
 
 void rotaryOp(Device& device, const RotaryArguments& args) {
   const auto& [cos, sin, interleaved, inverse] = args.angles;
-  const View out[2] = {halfOf(args.out, interleaved, 0), halfOf(args.out, interleaved, 1)};
-  const View x[2] = {halfOf(args.x, interleaved, 0), halfOf(args.x, interleaved, 1)};
+  const View out[2] = {selectHalf(args.out, interleaved, 0), selectHalf(args.out, interleaved, 1)};
+  const View x[2] = {selectHalf(args.x, interleaved, 0), selectHalf(args.x, interleaved, 1)};
   launchElementwise(device, "rotary",
                     RotaryParameters{makeLoop<6>({&out[0], &out[1], &x[0], &x[1], &cos, &sin}), inverse ? -1.f : 1.f});
 }
@@ -82,13 +82,13 @@ void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
 /// In passes of their own: of its epilogues, cuBLASLt has gelu by tanh alone, and our plain kernel has none.
 void linearOp(Device& device, const LinearArguments& args) {
   const auto& [bias, activation, preActivation] = args.epilogue;
-  const bool isSaved = preActivation.data != nullptr;
-  const View& sums = isSaved ? static_cast<const View&>(preActivation) : args.out;
+  const bool savesPreActivation = preActivation.data != nullptr;
+  const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : args.out;
   if (bias.data) copyOp(device, {sums, bias});
   matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
   if (activation) {
     unaryOp(device, {*activation, args.out, sums});
-  } else if (isSaved) {
+  } else if (savesPreActivation) {
     copyOp(device, {args.out, sums});
   }
 }
@@ -101,7 +101,7 @@ void randomOp(Device& device, const RandomArguments& args) {
 void dropoutOp(Device& device, const DropoutArguments& args) {
   const auto& [out, x, spec] = args;
   View index = absentView(out);
-  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.along[axis];
+  for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.stride[axis];
   const Philox philox{spec.seed, spec.stream};
   const DropoutParameters p{makeLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
   launchElementwise(device, "dropout", p);
@@ -109,21 +109,21 @@ void dropoutOp(Device& device, const DropoutArguments& args) {
 
 void adamOp(Device& device, const AdamArguments& args) {
   const auto& [state, gradient, step] = args;
-  const auto number = [](double x) { return static_cast<float>(x); };
+  const auto toFloat = [](double x) { return static_cast<float>(x); };
   AdamParameters p{};
   p.loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   p.kind = step.kind;
-  p.rate = number(step.rate);
-  p.beta2 = number(step.beta2);
-  p.rest1 = number(1 - step.beta1);
-  p.rest2 = number(1 - step.beta2);
-  p.size = number(step.rate / step.correction1);
-  p.root = number(1 / std::sqrt(step.correction2));
-  p.epsilon = number(step.epsilon);
-  p.keep = number(1 - step.rate * step.decay);
-  p.decay = number(step.decay);
-  p.mix = number(step.mix);
-  p.along = number(step.rate * (step.beta1 * (1 - step.mix) - 1));
+  p.rate = toFloat(step.rate);
+  p.beta2 = toFloat(step.beta2);
+  p.oneMinusBeta1 = toFloat(1 - step.beta1);
+  p.oneMinusBeta2 = toFloat(1 - step.beta2);
+  p.stepSize = toFloat(step.rate / step.correction1);
+  p.inverseRootCorrection = toFloat(1 / std::sqrt(step.correction2));
+  p.epsilon = toFloat(step.epsilon);
+  p.decayFactor = toFloat(1 - step.rate * step.decay);
+  p.decay = toFloat(step.decay);
+  p.mix = toFloat(step.mix);
+  p.updateScale = toFloat(step.rate * (step.beta1 * (1 - step.mix) - 1));
   launchElementwise(device, "adam", p);
 }
 
@@ -144,14 +144,14 @@ void rowDotOp(Device& device, const RowDotArguments& args) {
 }
 
 /// RMSNorm has no mean.
-View centerOf(const NormStats& stats) {
+View selectCenter(const NormStats& stats) {
   if (stats.mean.data) return stats.mean;
   return absentView(stats.rstd);
 }
 
 void layerNormOp(Device& device, const LayerNormArguments& args) {
   const auto& [out, x, norm, stats] = args;
-  const View center = centerOf(stats);
+  const View center = selectCenter(stats);
   cuda::NormParameters p{};
   p.layout = rowsOf<4>({&out, &x, &center, &stats.rstd});
   p.weight = makeOperand(norm.weight);
@@ -164,7 +164,7 @@ void rmsNormOp(Device& device, const RmsNormArguments& args) { layerNormOp(devic
 
 void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args) {
   const auto& [grads, x, dOut, weight, stats] = args;
-  const View center = centerOf(stats);
+  const View center = selectCenter(stats);
   NormBackwardParameters p{};
   p.layout = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
   p.weight = makeOperand(weight);
@@ -191,7 +191,7 @@ void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
   const auto& [into, x, rows] = args;
   const View index = perRow(rows);
   ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), makeOperand(into), into.shape[0], device.badIndex()};
-  if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", gridForRows(device, p.count), p);
+  if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", makeRowGrid(device, p.count), p);
 }
 
 void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
@@ -201,7 +201,7 @@ void crossEntropyOp(Device& device, const CrossEntropyArguments& args) {
   p.layout = rowsOf<5>({&args.x, &loss, &lse, &counted, &target});
   p.smoothing = args.spec.smoothing;
   p.ignored = args.spec.ignored;
-  p.bad = device.badIndex();
+  p.badIndex = device.badIndex();
   launchRows(device, "crossEntropy", p);
 }
 
@@ -211,7 +211,7 @@ void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments&
   p.layout = rowsOf<5>({&args.dx, &args.saved.x, &target, &lse, &dLoss});
   p.smoothing = args.spec.smoothing;
   p.ignored = args.spec.ignored;
-  p.bad = device.badIndex();
+  p.badIndex = device.badIndex();
   launchRows(device, "crossEntropyBackward", p);
 }
 
@@ -235,7 +235,7 @@ void reduceOp(Device& device, const ReduceArguments& args) {
 }
 
 template <class Arguments>
-void read(Device& device, ArgumentReader reader, void (*start)(Device& device, const Arguments& args)) {
+void readAndStart(Device& device, ArgumentReader reader, void (*start)(Device& device, const Arguments& args)) {
   Arguments args;
   args.read(reader);
   start(device, args);
@@ -247,7 +247,8 @@ struct Op {
 };
 
 constexpr Op kOps[] = {
-#define MOSAIC_OP(name, Arguments) {#name, [](Device& device, ArgumentReader args) { read(device, args, name##Op); }},
+#define MOSAIC_OP(name, Arguments) \
+  {#name, [](Device& device, ArgumentReader args) { readAndStart(device, args, name##Op); }},
     MOSAIC_KERNELS(MOSAIC_OP)
 #undef MOSAIC_OP
 };

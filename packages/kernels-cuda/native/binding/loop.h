@@ -25,13 +25,13 @@ Loop<N> makeLoop(const View* const (&views)[N]) {
     extent.count *= out.shape[axis];
     if (out.shape[axis] == 1) continue;
     int64_t stride[N];
-    bool merges = extent.rank > 0;
+    bool canMerge = extent.rank > 0;
     for (int i = 0; i < N; i++) {
       const int operandAxis = axis - out.rank + views[i]->rank;
       stride[i] = operandAxis < 0 || views[i]->shape[operandAxis] == 1 ? 0 : views[i]->stride[operandAxis];
-      merges = merges && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
+      canMerge = canMerge && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
     }
-    if (!merges) extent.length[extent.rank++] = 1;
+    if (!canMerge) extent.length[extent.rank++] = 1;
     const int last = extent.rank - 1;
     extent.length[last] *= out.shape[axis];
     for (int i = 0; i < N; i++) loop.operand[i].stride[last] = stride[i];
@@ -59,26 +59,26 @@ inline Operand makeOperand(const View& view) {
 constexpr unsigned kThreads = 256;
 
 /// Enough threads for `count` elements, a few waves at most: they take turns.
-inline Grid gridFor(const Device& device, int64_t count) {
-  const int64_t most = int64_t{device.multiprocessors()} * 16;
-  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, most);
+inline Grid makeGrid(const Device& device, int64_t count) {
+  const int64_t maxBlocks = int64_t{device.multiprocessors()} * 16;
+  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, maxBlocks);
   return {{static_cast<unsigned>(blocks)}, {kThreads}};
 }
 
 /// Warps for `rows` rows.
-inline Grid gridForRows(const Device& device, int64_t rows) { return gridFor(device, rows * 32); }
+inline Grid makeRowGrid(const Device& device, int64_t rows) { return makeGrid(device, rows * 32); }
 
 // Turns views into rows, for kernels whose warps own one each.
 
 /// Rows of several views; `length` is that of the first's last axis.
 template <int N>
 Rows<N> rowsOf(const View* const (&views)[N]) {
-  View leads[N];
+  View leadingViews[N];
   const View* pointers[N];
   Rows<N> rows;
   for (int i = 0; i < N; i++) {
-    leads[i] = dropLastAxis(*views[i]);
-    pointers[i] = &leads[i];
+    leadingViews[i] = dropLastAxis(*views[i]);
+    pointers[i] = &leadingViews[i];
     rows.step[i] = lastStride(*views[i]);
   }
   rows.length = views[0]->shape[views[0]->rank - 1];
@@ -88,10 +88,10 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
 
 /// A view with one element a row: [..] as [.., 1].
 inline View perRow(const View& view) {
-  View wide = view;
-  wide.shape[wide.rank] = 1;
-  wide.stride[wide.rank++] = 0;
-  return wide;
+  View rowView = view;
+  rowView.shape[rowView.rank] = 1;
+  rowView.stride[rowView.rank++] = 0;
+  return rowView;
 }
 
 /// Rows have a last axis of length 1.

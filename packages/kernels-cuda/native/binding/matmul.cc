@@ -11,31 +11,33 @@ namespace mosaic::cuda {
 
 namespace {
 
-BlasType blasTypeOf(DType dtype) {
+BlasType toBlasType(DType dtype) {
   return dtype == DType::Float32 ? BLAS_FLOAT32 : dtype == DType::BFloat16 ? BLAS_BFLOAT16 : BLAS_FLOAT16;
 }
 
 /// The last two axes, without memory; `steps` are their strides. Nothing if neither axis is dense, or rows overlap.
-std::optional<BlasMatrix> matrixOf(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
+std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t columns, const int64_t (&steps)[2]) {
   const auto isColumnMajor = [](int64_t along, int64_t step, int64_t across, int64_t leadingDimension) {
     return (along == 1 || step == 1) && (across == 1 || leadingDimension >= along);
   };
-  const auto leadingDimensionOf = [](int64_t along, int64_t across, int64_t leadingDimension) {
+  const auto chooseLeadingDimension = [](int64_t along, int64_t across, int64_t leadingDimension) {
     return across == 1 ? along : leadingDimension;
   };
   if (isColumnMajor(rows, steps[0], columns, steps[1])) {
-    return BlasMatrix{nullptr, blasTypeOf(dtype), rows, columns, leadingDimensionOf(rows, columns, steps[1]), 0, false};
+    return BlasMatrix{nullptr, toBlasType(dtype), rows, columns, chooseLeadingDimension(rows, columns, steps[1]), 0,
+                      false};
   }
   if (isColumnMajor(columns, steps[1], rows, steps[0])) {
-    return BlasMatrix{nullptr, blasTypeOf(dtype), columns, rows, leadingDimensionOf(columns, rows, steps[0]), 0, true};
+    return BlasMatrix{nullptr, toBlasType(dtype), columns, rows, chooseLeadingDimension(columns, rows, steps[0]), 0,
+                      true};
   }
   return std::nullopt;
 }
 
 /// outᵀ ← bᵀ · aᵀ is the same product; of the two, BLAS takes the one whose out has dense columns.
-void exchange(BlasProblem& problem) {
+void swapFactors(BlasProblem& problem) {
   std::swap(problem.a, problem.b);
-  for (BlasMatrix* each : {&problem.out, &problem.a, &problem.b}) each->isTransposed = !each->isTransposed;
+  for (BlasMatrix* matrix : {&problem.out, &problem.a, &problem.b}) matrix->isTransposed = !matrix->isTransposed;
 }
 
 /// A batch of one right factor (a weight) is one product of more rows.
@@ -60,11 +62,11 @@ void* batchAddress(const MatmulParameters& p, const Operand& operand, int64_t in
 }
 
 /// In terms of BLAS; nothing if it has none for these dtypes and strides.
-std::optional<BlasProblem> problemOf(const MatmulParameters& p, int64_t index) {
+std::optional<BlasProblem> makeProblem(const MatmulParameters& p, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   if (p.k == 0 || a.dtype != b.dtype || (out.dtype != a.dtype && out.dtype != DType::Float32)) return std::nullopt;
-  const auto outMatrix = matrixOf(out.dtype, p.m, p.n, p.outStep);
-  const auto aMatrix = matrixOf(a.dtype, p.m, p.k, p.aStep), bMatrix = matrixOf(b.dtype, p.k, p.n, p.bStep);
+  const auto outMatrix = makeBlasMatrix(out.dtype, p.m, p.n, p.outStep);
+  const auto aMatrix = makeBlasMatrix(a.dtype, p.m, p.k, p.aStep), bMatrix = makeBlasMatrix(b.dtype, p.k, p.n, p.bStep);
   if (!outMatrix || !aMatrix || !bMatrix) return std::nullopt;
   BlasProblem problem{*outMatrix, *aMatrix, *bMatrix, 1, p.accumulate != 0};
   BlasMatrix* const matrices[] = {&problem.out, &problem.a, &problem.b};
@@ -75,28 +77,28 @@ std::optional<BlasProblem> problemOf(const MatmulParameters& p, int64_t index) {
     matrices[i]->data = batchAddress(p, p.batch.operand[i], index);
     matrices[i]->batchStride = last >= 0 ? p.batch.operand[i].stride[last] : 0;
   }
-  if (problem.out.isTransposed) exchange(problem);
+  if (problem.out.isTransposed) swapFactors(problem);
   return problem;
 }
 
 /// False if the library is not there, or does not take it.
 bool launchBlas(Device& device, const MatmulParameters& p) {
-  constexpr int64_t kMaxCalls = 64;
+  constexpr int64_t kMaxBlasCalls = 64;
   const Extent& batch = p.batch.extent;
-  const int64_t calls = batch.rank == 0 ? 1 : batch.count / batch.length[batch.rank - 1];
+  const int64_t callCount = batch.rank == 0 ? 1 : batch.count / batch.length[batch.rank - 1];
   std::vector<BlasProblem> problems;
-  for (int64_t i = 0; i < calls; i++) {
-    const std::optional<BlasProblem> problem = problemOf(p, i);
-    if (calls > kMaxCalls || !problem || !device.blas().supports(*problem)) return false;
+  for (int64_t i = 0; i < callCount; i++) {
+    const std::optional<BlasProblem> problem = makeProblem(p, i);
+    if (callCount > kMaxBlasCalls || !problem || !device.blas().supports(*problem)) return false;
     problems.push_back(*problem);
   }
-  size_t started = 0;
+  size_t startedCount = 0;
   device.run("matmul (cuBLASLt)", [&] {
-    while (started < problems.size() && device.blas().start(problems[started])) started++;
+    while (startedCount < problems.size() && device.blas().start(problems[startedCount])) startedCount++;
   });
-  if (started == problems.size()) return true;
+  if (startedCount == problems.size()) return true;
   // What was started is done once more, by our kernel; but nothing may be added twice.
-  if (started == 0 || !p.accumulate) return false;
+  if (startedCount == 0 || !p.accumulate) return false;
   throw Failure(MOSAIC_FAILURE_DEVICE,
                 "matmul: cublasLtMatmul failed for a supported problem; disable cuBLASLt: "
                 "MOSAIC_CUBLASLT_LIBRARY=none");
@@ -117,20 +119,20 @@ void matmulOp(Device& device, const MatmulArguments& args) {
     view.rank -= 2;
     return view;
   };
-  const View leads[3] = {batchDims(out), batchDims(a), batchDims(b)};
+  const View batchViews[3] = {batchDims(out), batchDims(a), batchDims(b)};
   MatmulParameters p{};
-  p.batch = makeLoop<3>({&leads[0], &leads[1], &leads[2]});
+  p.batch = makeLoop<3>({&batchViews[0], &batchViews[1], &batchViews[2]});
   p.m = out.shape[out.rank - 2];
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];
   p.accumulate = accumulate;
-  const auto steps = [](int64_t(&to)[2], const View& view) {
+  const auto copySteps = [](int64_t (&to)[2], const View& view) {
     to[0] = view.stride[view.rank - 2];
     to[1] = view.stride[view.rank - 1];
   };
-  steps(p.outStep, out);
-  steps(p.aStep, a);
-  steps(p.bStep, b);
+  copySteps(p.outStep, out);
+  copySteps(p.aStep, a);
+  copySteps(p.bStep, b);
   if (p.m * p.n * p.batch.extent.count == 0) return;
   foldBatch(p);
   if (!launchBlas(device, p)) launchKernel(device, p);

@@ -18,30 +18,31 @@ void checkPositions(std::span<const Span> spans) {
 
 }  // namespace
 
-std::optional<ScoreModifiers> scoreModifiersOf(const Tile& tile, const GridOrigin& origin) {
+std::optional<ScoreModifiers> makeScoreModifiers(const Tile& tile, const GridOrigin& origin) {
   if (!tile.modifiers) return std::nullopt;
-  const auto& [softcap, slopes, dropout, masks, first] = *tile.modifiers;
-  const bool drops = dropout && dropout->probability > 0;
-  if (!(softcap > 0) && !slopes.data && !drops) return std::nullopt;
-  const int64_t batch = origin.batch + (first ? first->batch : 0), head = origin.head + (first ? first->head : 0);
-  ScoreModifiers by{};
-  by.softcap = softcap;
+  const auto& [softcap, slopes, dropout, masks, callOrigin] = *tile.modifiers;
+  const bool hasDropout = dropout && dropout->probability > 0;
+  if (!(softcap > 0) && !slopes.data && !hasDropout) return std::nullopt;
+  const int64_t batch = origin.batch + (callOrigin ? callOrigin->batch : 0),
+                head = origin.head + (callOrigin ? callOrigin->head : 0);
+  ScoreModifiers modifiers{};
+  modifiers.softcap = softcap;
   if (slopes.data) {
-    by.slopeStride = slopes.stride[0];
-    by.slopes = static_cast<const float*>(slopes.data) + head * by.slopeStride;
+    modifiers.slopeStride = slopes.stride[0];
+    modifiers.slopes = static_cast<const float*>(slopes.data) + head * modifiers.slopeStride;
   }
-  if (drops) {
-    by.dropout = {dropout->seed, dropout->stream};
-    by.dropoutThreshold = static_cast<uint32_t>(std::ceil(dropout->probability * 0x1p24));
-    by.dropoutScale = 1.f / (1.f - dropout->probability);
-    by.batch = static_cast<uint32_t>(batch + dropout->batchOffset);
-    by.head = static_cast<uint32_t>(head);
+  if (hasDropout) {
+    modifiers.dropout = {dropout->seed, dropout->stream};
+    modifiers.dropoutThreshold = static_cast<uint32_t>(std::ceil(dropout->probability * 0x1p24));
+    modifiers.dropoutScale = 1.f / (1.f - dropout->probability);
+    modifiers.batch = static_cast<uint32_t>(batch + dropout->batchOffset);
+    modifiers.head = static_cast<uint32_t>(head);
   }
-  if (slopes.data || drops) {
+  if (slopes.data || hasDropout) {
     checkPositions(tile.q);
     checkPositions(tile.k);
   }
-  return by;
+  return modifiers;
 }
 
 }  // namespace mosaic::cuda

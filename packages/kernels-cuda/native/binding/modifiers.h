@@ -15,6 +15,6 @@ struct GridOrigin {
 
 /// None for a call that modifies no scores: sample masks and the origin do not. Throws std::invalid_argument for
 /// positions that 31 bits do not hold, where they count.
-std::optional<ScoreModifiers> scoreModifiersOf(const Tile& tile, const GridOrigin& origin);
+std::optional<ScoreModifiers> makeScoreModifiers(const Tile& tile, const GridOrigin& origin);
 
 }  // namespace mosaic::cuda

@@ -52,8 +52,8 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
   return rethrowAsJsError(env, &device, [&]() -> napi_value {
     const double completion = addon.arguments[1];
     auto entries = addon.traces[completion] = std::make_shared<std::vector<TraceEntry>>();
-    device.stopTrace([entries, completion, completions = addon.completions](std::vector<TraceEntry> found) {
-      *entries = std::move(found);
+    device.stopTrace([entries, completion, completions = addon.completions](std::vector<TraceEntry> trace) {
+      *entries = std::move(trace);
       completions->complete(completion, nullptr);
     });
     addon.completions->expect();
@@ -64,20 +64,20 @@ napi_value stopTrace(napi_env env, napi_callback_info) {
 // takeTrace: arguments = device, completion → name, start, end of each entry, flat.
 napi_value takeTrace(napi_env env, napi_callback_info) {
   Addon& addon = Addon::of(env);
-  const auto found = addon.traces.find(addon.arguments[1]);
-  napi_value flat;
-  napi_create_array(env, &flat);
-  if (found == addon.traces.end()) return flat;
-  uint32_t next = 0;
-  for (const auto& [name, start, end] : *found->second) {
+  const auto entry = addon.traces.find(addon.arguments[1]);
+  napi_value list;
+  napi_create_array(env, &list);
+  if (entry == addon.traces.end()) return list;
+  uint32_t index = 0;
+  for (const auto& [name, start, end] : *entry->second) {
     napi_value values[3];
     napi_create_string_utf8(env, name, NAPI_AUTO_LENGTH, &values[0]);
     napi_create_double(env, static_cast<double>(start), &values[1]);
     napi_create_double(env, static_cast<double>(end), &values[2]);
-    for (const napi_value value : values) napi_set_element(env, flat, next++, value);
+    for (const napi_value value : values) napi_set_element(env, list, index++, value);
   }
-  addon.traces.erase(found);
-  return flat;
+  addon.traces.erase(entry);
+  return list;
 }
 
 }  // namespace

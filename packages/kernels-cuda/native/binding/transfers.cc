@@ -11,9 +11,9 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// A dense float32 view of `like`'s shape.
-View denseViewLike(CUdeviceptr data, const View& like) {
-  View view = like;
+/// A dense float32 view of `source`'s shape.
+View denseViewLike(CUdeviceptr data, const View& source) {
+  View view = source;
   view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
   view.dtype = DType::Float32;
   int64_t stride = 1;
@@ -33,20 +33,20 @@ bool isDense(const View& view) {
   return view.dtype == DType::Float32;
 }
 
-CUdeviceptr addressOf(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
+CUdeviceptr deviceAddress(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
 
 void copyViews(Device& device, const View& out, const View& x) {
   const CopyParameters p{makeLoop<2>({&out, &x})};
-  device.launch("copy", gridFor(device, p.loop.extent.count), p);
+  device.launch("copy", makeGrid(device, p.loop.extent.count), p);
 }
 
 /// Memory of the device for the time of a copy.
 class Staging {
  public:
-  Staging(Device& device, size_t bytes, const char* what) : memory_(device.memory()), bytes_(bytes) {
+  Staging(Device& device, size_t bytes, const char* operation) : memory_(device.memory()), bytes_(bytes) {
     address_ = memory_.allocate(bytes);
     if (address_ != 0) return;
-    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, std::string(what) + ": expected " + std::to_string(bytes) +
+    throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, std::string(operation) + ": expected " + std::to_string(bytes) +
                                                     " bytes of GPU memory for a conversion, received none; dispose "
                                                     "tensors, or copy in parts or as dense float32");
   }
@@ -61,12 +61,12 @@ class Staging {
 };
 
 /// The Float32Array that a call got as its only argument.
-struct Floats {
+struct FloatArray {
   float* data;
   size_t length;
   size_t bytes() const { return length * sizeof(float); }
 };
-Floats floatsIn(napi_env env, napi_callback_info info) {
+FloatArray getFloatArray(napi_env env, napi_callback_info info) {
   size_t count = 1, length = 0;
   napi_value array;
   napi_typedarray_type type;
@@ -78,17 +78,18 @@ Floats floatsIn(napi_env env, napi_callback_info info) {
 }
 
 void upload(Device& device, const View& out, const std::shared_ptr<void>& host, size_t bytes) {
-  if (isDense(out)) return check(driver().memcpyHtoDAsync(addressOf(out), host.get(), bytes, device.stream()), "write");
-  const Staging dense(device, bytes, "write");
-  check(driver().memcpyHtoDAsync(dense.address(), host.get(), bytes, device.stream()), "write");
-  copyViews(device, out, denseViewLike(dense.address(), out));
+  if (isDense(out))
+    return check(driver().memcpyHtoDAsync(deviceAddress(out), host.get(), bytes, device.stream()), "write");
+  const Staging staging(device, bytes, "write");
+  check(driver().memcpyHtoDAsync(staging.address(), host.get(), bytes, device.stream()), "write");
+  copyViews(device, out, denseViewLike(staging.address(), out));
 }
 
 void download(Device& device, const View& x, const std::shared_ptr<void>& host, size_t bytes) {
-  if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), addressOf(x), bytes, device.stream()), "read");
-  const Staging dense(device, bytes, "read");
-  copyViews(device, denseViewLike(dense.address(), x), x);
-  check(driver().memcpyDtoHAsync(host.get(), dense.address(), bytes, device.stream()), "read");
+  if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), deviceAddress(x), bytes, device.stream()), "read");
+  const Staging staging(device, bytes, "read");
+  copyViews(device, denseViewLike(staging.address(), x), x);
+  check(driver().memcpyDtoHAsync(host.get(), staging.address(), bytes, device.stream()), "read");
 }
 
 // write(Float32Array): arguments = device, view. The values are taken now. Returns 1 if the device has failed, else 0.
@@ -96,11 +97,11 @@ napi_value write(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return rethrowAsJsError(env, &device, [&]() -> napi_value {
-    const Floats values = floatsIn(env, info);
+    const FloatArray values = getFloatArray(env, info);
     addon.arguments[0] = device.failure() ? 1 : 0;
     if (device.failure() || values.length == 0) return nullptr;
     const View out = ArgumentReader(addon.arguments + 1).view();
-    const std::shared_ptr<void> host = device.pinned().acquire(values.bytes());
+    const std::shared_ptr<void> host = device.pinnedCache().acquire(values.bytes());
     std::memcpy(host.get(), values.data, values.bytes());
     upload(device, out, host, values.bytes());
     device.retainUntilComplete(host);
@@ -113,13 +114,13 @@ napi_value read(napi_env env, napi_callback_info info) {
   Addon& addon = Addon::of(env);
   Device& device = addon.device();
   return rethrowAsJsError(env, &device, [&]() -> napi_value {
-    const Floats values = floatsIn(env, info);
+    const FloatArray values = getFloatArray(env, info);
     ArgumentReader args(addon.arguments + 1);
     const double completion = args.number();
     const View x = args.view();
     std::shared_ptr<void> host;
     if (values.length > 0 && !device.failure()) {
-      host = device.pinned().acquire(values.bytes());
+      host = device.pinnedCache().acquire(values.bytes());
       download(device, x, host, values.bytes());
     }
     const auto copyOut = [=, completions = addon.completions,

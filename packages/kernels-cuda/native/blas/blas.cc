@@ -20,34 +20,34 @@ class Blas::MatmulAlgorithm {
   MatmulAlgorithm(const MatmulAlgorithm&) = delete;
 
   /// Whether the library has an algorithm.
-  bool hasAlgorithm() const { return count_ > 0 && heuristic_.state == BLAS_SUCCESS; }
+  bool hasAlgorithm() const { return algorithmCount_ > 0 && heuristic_.state == BLAS_SUCCESS; }
   /// It was none.
-  void invalidate() { count_ = 0; }
+  void invalidate() { algorithmCount_ = 0; }
   BlasStatus start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace, CUstream stream) const;
 
  private:
-  BlasLayout layoutOf(const BlasMatrix& matrix, int32_t batch) const;
+  BlasLayout createLayout(const BlasMatrix& matrix, int32_t batch) const;
   void select(const Settings& settings, const BlasProblem& problem);
 
   const BlasFunctions& blas_;
   BlasMatmulDesc matmulDesc_ = nullptr;
   BlasLayout out_ = nullptr, a_ = nullptr, b_ = nullptr;
   BlasHeuristicResult heuristic_{};
-  int count_ = 0;
+  int algorithmCount_ = 0;
 };
 
 Blas::MatmulAlgorithm::MatmulAlgorithm(const BlasFunctions& blas, const Settings& settings, const BlasProblem& problem)
     : blas_(blas) {
   blas_.matmulDescCreate(&matmulDesc_, settings.compute, BLAS_FLOAT32);
-  const auto transpose = [&](BlasMatmulDescAttribute attribute, const BlasMatrix& matrix) {
+  const auto setTranspose = [&](BlasMatmulDescAttribute attribute, const BlasMatrix& matrix) {
     const int32_t operation = matrix.isTransposed ? BLAS_TRANSPOSE : BLAS_NO_TRANSPOSE;
     blas_.matmulDescSet(matmulDesc_, attribute, &operation, sizeof operation);
   };
-  transpose(BLAS_TRANSPOSE_A, problem.a);
-  transpose(BLAS_TRANSPOSE_B, problem.b);
-  out_ = layoutOf(problem.out, problem.batch);
-  a_ = layoutOf(problem.a, problem.batch);
-  b_ = layoutOf(problem.b, problem.batch);
+  setTranspose(BLAS_TRANSPOSE_A, problem.a);
+  setTranspose(BLAS_TRANSPOSE_B, problem.b);
+  out_ = createLayout(problem.out, problem.batch);
+  a_ = createLayout(problem.a, problem.batch);
+  b_ = createLayout(problem.b, problem.batch);
   select(settings, problem);
 }
 
@@ -56,7 +56,7 @@ Blas::MatmulAlgorithm::~MatmulAlgorithm() {
   blas_.matmulDescDestroy(matmulDesc_);
 }
 
-BlasLayout Blas::MatmulAlgorithm::layoutOf(const BlasMatrix& matrix, int32_t batch) const {
+BlasLayout Blas::MatmulAlgorithm::createLayout(const BlasMatrix& matrix, int32_t batch) const {
   BlasLayout layout = nullptr;
   blas_.layoutCreate(&layout, matrix.type, static_cast<uint64_t>(matrix.rows), static_cast<uint64_t>(matrix.columns),
                      matrix.leadingDimension);
@@ -70,18 +70,18 @@ void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& 
   blas_.preferenceCreate(&preference);
   const uint64_t workspace = settings.workspaceBytes;
   blas_.preferenceSet(preference, BLAS_WORKSPACE_BYTES, &workspace, sizeof workspace);
-  const auto set = [&](BlasPreferenceAttribute attribute, uint32_t value) {
+  const auto setPreference = [&](BlasPreferenceAttribute attribute, uint32_t value) {
     blas_.preferenceSet(preference, attribute, &value, sizeof value);
   };
   // Sums are float32 to the end and are rounded once, however they are split.
-  set(BLAS_REDUCTION_SCHEMES, BLAS_REDUCE_IN_COMPUTE_TYPE);
-  set(BLAS_ALIGNMENT_A, alignmentOf(problem.a.data));
-  set(BLAS_ALIGNMENT_B, alignmentOf(problem.b.data));
-  set(BLAS_ALIGNMENT_C, alignmentOf(problem.out.data));
-  set(BLAS_ALIGNMENT_D, alignmentOf(problem.out.data));
+  setPreference(BLAS_REDUCTION_SCHEMES, BLAS_REDUCE_IN_COMPUTE_TYPE);
+  setPreference(BLAS_ALIGNMENT_A, alignmentOf(problem.a.data));
+  setPreference(BLAS_ALIGNMENT_B, alignmentOf(problem.b.data));
+  setPreference(BLAS_ALIGNMENT_C, alignmentOf(problem.out.data));
+  setPreference(BLAS_ALIGNMENT_D, alignmentOf(problem.out.data));
   const BlasStatus status =
-      blas_.select(settings.handle, matmulDesc_, a_, b_, out_, out_, preference, 1, &heuristic_, &count_);
-  if (status != BLAS_SUCCESS) count_ = 0;
+      blas_.select(settings.handle, matmulDesc_, a_, b_, out_, out_, preference, 1, &heuristic_, &algorithmCount_);
+  if (status != BLAS_SUCCESS) algorithmCount_ = 0;
   blas_.preferenceDestroy(preference);
 }
 
@@ -102,7 +102,7 @@ size_t recommendedWorkspace(int capability) { return capability >= 90 ? size_t{3
 /// Plans that are kept; a program with more kinds of products than that makes them anew now and then.
 constexpr size_t kMaxAlgorithms = 1024;
 
-BlasCompute computeTypeOf(const BlasProblem& problem, bool tf32) {
+BlasCompute selectComputeType(const BlasProblem& problem, bool tf32) {
   return tf32 && problem.a.type == BLAS_FLOAT32 ? BLAS_COMPUTE_TF32 : BLAS_COMPUTE_FLOAT32;
 }
 
@@ -134,7 +134,7 @@ bool Blas::open() {
   return true;
 }
 
-Blas::Key Blas::keyOf(const BlasProblem& problem) const {
+Blas::Key Blas::makeKey(const BlasProblem& problem) const {
   const auto& [out, a, b, batch, accumulate] = problem;
   return {out.rows,         out.columns,         a.isTransposed ? a.rows : a.columns,
           out.leadingDimension,         a.leadingDimension,              b.leadingDimension,
@@ -145,18 +145,18 @@ Blas::Key Blas::keyOf(const BlasProblem& problem) const {
 }
 
 Blas::MatmulAlgorithm& Blas::algorithmFor(const BlasProblem& problem) {
-  const Key key = keyOf(problem);
-  const auto found = algorithms_.find(key);
-  if (found != algorithms_.end()) return *found->second;
+  const Key key = makeKey(problem);
+  const auto entry = algorithms_.find(key);
+  if (entry != algorithms_.end()) return *entry->second;
   if (algorithms_.size() >= kMaxAlgorithms) algorithms_.clear();
-  const MatmulAlgorithm::Settings settings{handle_, computeTypeOf(problem, options_.tf32), workspaceBytes_};
+  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.tf32), workspaceBytes_};
   return *(algorithms_[key] = std::make_unique<MatmulAlgorithm>(library_->functions, settings, problem));
 }
 
 bool Blas::supports(const BlasProblem& problem) { return open() && algorithmFor(problem).hasAlgorithm(); }
 
 bool Blas::start(const BlasProblem& problem) {
-  const MatmulAlgorithm::Settings settings{handle_, computeTypeOf(problem, options_.tf32), workspaceBytes_};
+  const MatmulAlgorithm::Settings settings{handle_, selectComputeType(problem, options_.tf32), workspaceBytes_};
   MatmulAlgorithm& algorithm = algorithmFor(problem);
   const BlasStatus status = algorithm.start(settings, problem, workspace_, options_.stream);
   if (status == BLAS_SUCCESS) return true;

@@ -51,7 +51,7 @@ class Blas {
   using Key = std::array<int64_t, 20>;
 
   bool open();
-  Key keyOf(const BlasProblem& problem) const;
+  Key makeKey(const BlasProblem& problem) const;
   MatmulAlgorithm& algorithmFor(const BlasProblem& problem);
 
   Memory& memory_;

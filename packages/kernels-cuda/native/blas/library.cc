@@ -16,9 +16,9 @@ namespace mosaic::cuda {
 namespace {
 
 /// 130101 for 13.1.1.
-std::string versionTextOf(size_t version) {
-  const auto part = [&](size_t unit) { return std::to_string(version / unit % 100); };
-  return part(10000) + "." + part(100) + "." + part(1);
+std::string formatVersion(size_t version) {
+  const auto component = [&](size_t unit) { return std::to_string(version / unit % 100); };
+  return component(10000) + "." + component(100) + "." + component(1);
 }
 
 /// The oldest with all that is declared in api.h.
@@ -34,15 +34,15 @@ std::unique_ptr<BlasLibrary> load(const std::string& name, std::string& reason) 
   }
   auto library = std::make_unique<BlasLibrary>();
   library->name = name;
-  const char* missing = nullptr;
-#define MOSAIC_CUBLASLT_FIND(function, symbol, result, parameters)                                               \
+  const char* missingSymbol = nullptr;
+#define MOSAIC_CUBLASLT_FIND(function, symbol, result, parameters)                              \
   library->functions.function = reinterpret_cast<result(*) parameters>(dlsym(handle, #symbol)); \
-  if (!library->functions.function && !missing) missing = #symbol;
+  if (!library->functions.function && !missingSymbol) missingSymbol = #symbol;
   MOSAIC_CUBLASLT(MOSAIC_CUBLASLT_FIND)
 #undef MOSAIC_CUBLASLT_FIND
-  if (missing) return reason = std::string("missing symbol ") + missing, nullptr;
+  if (missingSymbol) return reason = std::string("missing symbol ") + missingSymbol, nullptr;
   const size_t version = library->functions.getVersion();
-  library->version = versionTextOf(version);
+  library->version = formatVersion(version);
   if (version < kMinVersion) return reason = "version " + library->version + " is older than 12.0", nullptr;
   return library;
 }
@@ -60,15 +60,16 @@ std::vector<std::string> defaultNames() {
   return names;
 }
 
-const BlasLibrary* find() {
-  const char* named = std::getenv("MOSAIC_CUBLASLT_LIBRARY");
-  const std::string wanted = named ? named : "";
+const BlasLibrary* findLibrary() {
+  const char* environmentValue = std::getenv("MOSAIC_CUBLASLT_LIBRARY");
+  const std::string requestedName = environmentValue ? environmentValue : "";
   std::string reason;
-  if (wanted == "none") return nullptr;
-  if (!wanted.empty()) {
-    if (auto library = load(wanted, reason)) return library.release();
+  if (requestedName == "none") return nullptr;
+  if (!requestedName.empty()) {
+    if (auto library = load(requestedName, reason)) return library.release();
     throw Failure(MOSAIC_FAILURE_DEVICE,
-                  "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + wanted + " (" + reason +
+                  "MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12.0 or newer, received " + requestedName + " (" +
+                      reason +
                       "); set it to libcublasLt.so.12 or .13 of the CUDA Toolkit, to `none` to disable cuBLASLt, or "
                       "unset it");
   }
@@ -85,7 +86,7 @@ const BlasLibrary* blasLibrary() {
   static bool isLoaded = false;
   static const BlasLibrary* loadedLibrary = nullptr;
   const std::lock_guard lock(mutex);
-  if (!isLoaded) loadedLibrary = find();
+  if (!isLoaded) loadedLibrary = findLibrary();
   isLoaded = true;
   return loadedLibrary;
 }

@@ -20,8 +20,8 @@ inline std::string environmentVariable(const char* name) {
 inline std::vector<fs::path> splitPath(const std::string& list) {
   std::vector<fs::path> directories;
   std::istringstream stream(list);
-  for (std::string each; std::getline(stream, each, ':');) {
-    if (!each.empty()) directories.emplace_back(each);
+  for (std::string directory; std::getline(stream, directory, ':');) {
+    if (!directory.empty()) directories.emplace_back(directory);
   }
   return directories;
 }
@@ -51,10 +51,10 @@ inline std::vector<fs::path> sitePackages() {
   std::error_code error;
   for (const fs::path& root : pythonRoots()) {
     for (const char* lib : {"lib", "lib64"}) {
-      for (fs::directory_iterator each(root / lib, error), end; !error && each != end; each.increment(error)) {
-        if (!each->path().filename().string().starts_with("python3")) continue;
-        directories.push_back(each->path() / "site-packages");
-        directories.push_back(each->path() / "dist-packages");
+      for (fs::directory_iterator entry(root / lib, error), end; !error && entry != end; entry.increment(error)) {
+        if (!entry->path().filename().string().starts_with("python3")) continue;
+        directories.push_back(entry->path() / "site-packages");
+        directories.push_back(entry->path() / "dist-packages");
       }
     }
   }

@@ -28,17 +28,17 @@ Context::Context(int ordinal) {
   const Driver& cuda = driver();
   checkOrdinal(ordinal);
   check(cuda.deviceGet(&device_, ordinal), "opening the GPU");
-  char text[256] = "";
-  cuda.deviceGetName(text, sizeof text, device_);
-  name_ = text;
+  char deviceName[256] = "";
+  cuda.deviceGetName(deviceName, sizeof deviceName, device_);
+  name_ = deviceName;
   int major = 0, minor = 0;
   cuda.deviceGetAttribute(&major, COMPUTE_CAPABILITY_MAJOR, device_);
   cuda.deviceGetAttribute(&minor, COMPUTE_CAPABILITY_MINOR, device_);
   cuda.deviceGetAttribute(&multiprocessors_, MULTIPROCESSOR_COUNT, device_);
-  int along[] = {maxGridDim_, maxGridDim_};
-  cuda.deviceGetAttribute(&along[0], MAX_GRID_DIM_Y, device_);
-  cuda.deviceGetAttribute(&along[1], MAX_GRID_DIM_Z, device_);
-  maxGridDim_ = std::min(along[0], along[1]);
+  int maxDims[] = {maxGridDim_, maxGridDim_};
+  cuda.deviceGetAttribute(&maxDims[0], MAX_GRID_DIM_Y, device_);
+  cuda.deviceGetAttribute(&maxDims[1], MAX_GRID_DIM_Z, device_);
+  maxGridDim_ = std::min(maxDims[0], maxDims[1]);
   cuda.deviceGetAttribute(&maxSharedBytes_, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device_);
   capability_ = major * 10 + minor;
   if (capability_ < kMinCapability) {

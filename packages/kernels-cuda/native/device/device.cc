@@ -10,59 +10,61 @@ namespace mosaic::cuda {
 
 void LaunchHistory::record(const char* kernel) {
   const std::lock_guard lock(mutex_);
-  kernels_[started_++ % kCapacity] = kernel;
+  kernels_[startedCount_++ % kCapacity] = kernel;
 }
 
 uint64_t LaunchHistory::count() const {
   const std::lock_guard lock(mutex_);
-  return started_;
+  return startedCount_;
 }
 
 void LaunchHistory::markCompleted(uint64_t count) {
   const std::lock_guard lock(mutex_);
-  completed_ = std::max(completed_, count);
+  completedCount_ = std::max(completedCount_, count);
 }
 
 std::string LaunchHistory::describePending() const {
   const std::lock_guard lock(mutex_);
-  const uint64_t running = started_ - completed_, shown = std::min(running, kCapacity);
+  const uint64_t runningCount = startedCount_ - completedCount_, shownCount = std::min(runningCount, kCapacity);
   std::string names;
-  for (uint64_t i = started_ - shown; i < started_; i++) {
+  for (uint64_t i = startedCount_ - shownCount; i < startedCount_; i++) {
     names += (names.empty() ? "" : ", ") + std::string(kernels_[i % kCapacity]);
   }
-  if (running <= 1) return names;
-  const std::string more = running > shown ? " (the last of " + std::to_string(running) + ")" : "";
-  return "one of " + names + more;
+  if (runningCount <= 1) return names;
+  const std::string suffix = runningCount > shownCount ? " (the last of " + std::to_string(runningCount) + ")" : "";
+  return "one of " + names + suffix;
 }
 
 namespace {
 
-std::string textOf(CUresult code) {
+std::string describeError(CUresult code) {
   const char *name = nullptr, *text = nullptr;
   driver().getErrorName(code, &name);
   driver().getErrorString(code, &text);
   return std::string(text ? text : "unknown error") + " (" + (name ? name : "code " + std::to_string(code)) + ")";
 }
 
-std::string describe(const BadIndex& bad) {
+std::string describeBadIndex(const BadIndex& badIndex) {
   constexpr const char* kNames[] = {"gatherRows", "scatterAddRows", "crossEntropy", "crossEntropyBackward"};
   char message[160];
   std::snprintf(message, sizeof message, "%s: expected integers from 0 to %lld, received %g",
-                kNames[static_cast<int>(bad.kernel)], static_cast<long long>(bad.count - 1), double{bad.value});
+                kNames[static_cast<int>(badIndex.kernel)], static_cast<long long>(badIndex.count - 1),
+                double{badIndex.value});
   return message;
 }
 
 /// MOSAIC_CUDA_FAMILY=portable keeps to what every GPU since Ampere runs, so that both can be compared on one card.
 bool selectsHopperKernels(int capability) {
-  constexpr int kHopper = 90;  // no other: what sm_90a has, later GPUs lack
+  constexpr int kHopperCapability = 90;  // no other: what sm_90a has, later GPUs lack
   const char* family = std::getenv("MOSAIC_CUDA_FAMILY");
-  const std::string asked = family ? family : "";
-  if (asked.empty()) return capability == kHopper;
-  if (asked == "portable") return false;
-  if (asked == "hopper" && capability == kHopper) return true;
-  throw Failure(MOSAIC_FAILURE_DEVICE, "MOSAIC_CUDA_FAMILY: expected portable" +
-                                           std::string(capability == kHopper ? " or hopper" : " on this GPU") +
-                                           ", received " + asked);
+  const std::string requestedFamily = family ? family : "";
+  if (requestedFamily.empty()) return capability == kHopperCapability;
+  if (requestedFamily == "portable") return false;
+  if (requestedFamily == "hopper" && capability == kHopperCapability) return true;
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "MOSAIC_CUDA_FAMILY: expected portable" +
+                    std::string(capability == kHopperCapability ? " or hopper" : " on this GPU") + ", received " +
+                    requestedFamily);
 }
 
 }  // namespace
@@ -78,11 +80,11 @@ Device::Device(const DeviceOptions& options)
       blas_(std::make_unique<Blas>(*memory_, BlasOptions{context_->capability(), options.tf32, stream()})),
       name_("cuda:" + std::to_string(options.ordinal) + " (" + context_->name() + ")"),
       hasHopperKernels_(selectsHopperKernels(context_->capability())) {
-  const CUdeviceptr bad = memory_->allocatePersistent(sizeof(BadIndex));
-  if (bad == 0)
+  const CUdeviceptr badIndexAddress = memory_->allocatePersistent(sizeof(BadIndex));
+  if (badIndexAddress == 0)
     throw Failure(MOSAIC_FAILURE_OUT_OF_MEMORY, name_ + ": out of memory; end other processes that use the GPU");
-  badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(bad));
-  check(driver().memsetD8Async(bad, 0, sizeof(BadIndex), stream()), "clearing memory");
+  badIndex_ = reinterpret_cast<BadIndex*>(static_cast<uintptr_t>(badIndexAddress));
+  check(driver().memsetD8Async(badIndexAddress, 0, sizeof(BadIndex), stream()), "clearing memory");
   reduceRanks_ = module_.function("reduceRanks", 0);
   eventWatcher_ = std::make_unique<EventWatcher>(context_);
 }
@@ -111,19 +113,20 @@ void Device::launchBytes(const char* kernel, const Grid& grid, void* parameters)
 
 void Device::onComplete(Callback callback) {
   if (failure()) return eventWatcher_->onComplete(stream(), [this, callback](CUresult) { callback(failure()); });
-  const std::shared_ptr<void> bad = pinned_.acquire(sizeof(BadIndex));
-  auto& found = *new (bad.get()) BadIndex{};
+  const std::shared_ptr<void> pinnedMemory = pinnedCache_.acquire(sizeof(BadIndex));
+  auto& hostBadIndex = *new (pinnedMemory.get()) BadIndex{};
   // A failure shows when the work is waited for.
-  driver().memcpyDtoHAsync(&found, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
-  eventWatcher_->onComplete(stream(), [this, callback, bad, &found, launches = history_.count()](CUresult code) {
-    checkCompleted(code, found, launches);
-    callback(failure());
-  });
+  driver().memcpyDtoHAsync(&hostBadIndex, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
+  eventWatcher_->onComplete(stream(),
+                            [this, callback, pinnedMemory, &hostBadIndex, launches = history_.count()](CUresult code) {
+                              checkCompleted(code, hostBadIndex, launches);
+                              callback(failure());
+                            });
 }
 
-void Device::checkCompleted(CUresult code, const BadIndex& bad, uint64_t launches) {
+void Device::checkCompleted(CUresult code, const BadIndex& badIndex, uint64_t launches) {
   if (code != CUDA_SUCCESS) return failWith(code);
-  if (bad.found) return fail(MOSAIC_FAILURE_DEVICE, describe(bad));
+  if (badIndex.found) return fail(MOSAIC_FAILURE_DEVICE, describeBadIndex(badIndex));
   history_.markCompleted(launches);
 }
 
@@ -137,16 +140,16 @@ void Device::trim() {
 
 void Device::fail(MosaicFailureCode code, const std::string& message) {
   const std::lock_guard lock(mutex_);
-  if (failed_) return;
+  if (hasFailed_) return;
   failure_.code = code;
   std::strncpy(failure_.message, message.c_str(), sizeof failure_.message - 1);
-  failed_.store(true, std::memory_order_release);
+  hasFailed_.store(true, std::memory_order_release);
 }
 
 void Device::failWith(CUresult code) {
-  const std::string pending = history_.describePending();
+  const std::string pendingKernels = history_.describePending();
   fail(MOSAIC_FAILURE_DEVICE,
-       name_ + ": " + (pending.empty() ? "work" : pending) + " failed: " + textOf(code) +
+       name_ + ": " + (pendingKernels.empty() ? "work" : pendingKernels) + " failed: " + describeError(code) +
            "; the CUDA context is unusable: restart the process, with CUDA_LAUNCH_BLOCKING=1 to identify the kernel, "
            "or under compute-sanitizer");
 }
@@ -154,8 +157,8 @@ void Device::failWith(CUresult code) {
 Failure Device::describeFailure(const CallError& error) {
   // After a kernel has failed, every call to the context does.
   const CUresult state = driver().streamQuery(stream());
-  const bool isLost = state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY;
-  if (!isLost && !failure()) return {MOSAIC_FAILURE_DEVICE, name_ + ": " + error.what()};
+  const bool isContextLost = state != CUDA_SUCCESS && state != CUDA_ERROR_NOT_READY;
+  if (!isContextLost && !failure()) return {MOSAIC_FAILURE_DEVICE, name_ + ": " + error.what()};
   failWith(state);
   return {static_cast<MosaicFailureCode>(failure_.code), failure_.message};
 }

@@ -39,7 +39,7 @@ class LaunchHistory {
   static constexpr uint64_t kCapacity = 16;
   mutable std::mutex mutex_;
   std::array<const char*, kCapacity> kernels_{};  // all under mutex_
-  uint64_t started_ = 0, completed_ = 0;
+  uint64_t startedCount_ = 0, completedCount_ = 0;
 };
 
 struct DeviceOptions {
@@ -84,7 +84,7 @@ class Device {
   /// That a block may have, with the opt-in attribute.
   unsigned maxSharedBytes() const { return static_cast<unsigned>(context_->maxSharedBytes()); }
   Memory& memory() { return *memory_; }
-  PinnedCache& pinned() { return pinned_; }
+  PinnedCache& pinnedCache() { return pinnedCache_; }
   Blas& blas() { return *blas_; }
   /// For native code of other packages.
   MosaicDevicePort& port() { return port_; }
@@ -117,7 +117,7 @@ class Device {
   BadIndex* badIndex() const { return badIndex_; }
 
   /// The first failure of this device, or null. Any thread.
-  const MosaicFailure* failure() const { return failed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
+  const MosaicFailure* failure() const { return hasFailed_.load(std::memory_order_acquire) ? &failure_ : nullptr; }
   /// Any thread.
   void fail(MosaicFailureCode code, const std::string& message);
   /// What to report of a call that failed: of a context that is lost, which kernels may have done it. Then the device
@@ -142,7 +142,7 @@ class Device {
   };
 
   void launchBytes(const char* kernel, const Grid& grid, void* parameters);
-  void checkCompleted(CUresult code, const BadIndex& bad, uint64_t launches);
+  void checkCompleted(CUresult code, const BadIndex& badIndex, uint64_t launches);
   void failWith(CUresult code);
 
   // In this order, for they need one another; the watcher's callbacks may need all.
@@ -150,7 +150,7 @@ class Device {
   Stream stream_;
   Module module_;
   std::unique_ptr<Memory> memory_;
-  PinnedCache pinned_;
+  PinnedCache pinnedCache_;
   std::unique_ptr<Blas> blas_;
   BadIndex* badIndex_ = nullptr;
   CUfunction reduceRanks_ = nullptr;
@@ -160,7 +160,7 @@ class Device {
   std::string name_;
   bool hasHopperKernels_;
   std::mutex mutex_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> hasFailed_{false};
   MosaicFailure failure_{};  // written once, under mutex_
   std::unique_ptr<EventWatcher> eventWatcher_;
 };

@@ -8,34 +8,34 @@ EventWatcher::EventWatcher(std::shared_ptr<const Context> context)
 EventWatcher::~EventWatcher() {
   {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    isClosed_ = true;
   }
-  available_.notify_one();
+  eventsCondition_.notify_one();
   thread_.join();
 }
 
 void EventWatcher::onComplete(CUstream stream, Callback callback) {
   std::unique_ptr<Event> event;
-  CUresult recorded = CUDA_SUCCESS;
+  CUresult recordResult = CUDA_SUCCESS;
   try {
     event = acquireEvent();
-    recorded = driver().eventRecord(event->get(), stream);
+    recordResult = driver().eventRecord(event->get(), stream);
   } catch (const CallError& error) {
-    recorded = error.code();  // the context has failed: every callback still runs
+    recordResult = error.code();  // the context has failed: every callback still runs
   }
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(event), recorded, std::move(callback)});
+    queue_.push_back({std::move(event), recordResult, std::move(callback)});
   }
-  available_.notify_one();
+  eventsCondition_.notify_one();
 }
 
 std::unique_ptr<Event> EventWatcher::acquireEvent() {
   {
     const std::lock_guard lock(mutex_);
-    if (!free_.empty()) {
-      std::unique_ptr<Event> event = std::move(free_.front());
-      free_.pop_front();
+    if (!freeEvents_.empty()) {
+      std::unique_ptr<Event> event = std::move(freeEvents_.front());
+      freeEvents_.pop_front();
       return event;
     }
   }
@@ -46,16 +46,17 @@ void EventWatcher::loop() {
   context_->enter();
   std::unique_lock lock(mutex_);
   while (true) {
-    available_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    eventsCondition_.wait(lock, [&] { return isClosed_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    PendingEvent next = std::move(queue_.front());
+    PendingEvent pendingEvent = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    const bool isRecorded = next.recorded == CUDA_SUCCESS;
-    next.callback(isRecorded ? driver().eventSynchronize(next.event->get()) : next.recorded);
-    next.callback = nullptr;
+    const bool isRecorded = pendingEvent.recordResult == CUDA_SUCCESS;
+    pendingEvent.callback(isRecorded ? driver().eventSynchronize(pendingEvent.event->get())
+                                     : pendingEvent.recordResult);
+    pendingEvent.callback = nullptr;
     lock.lock();
-    if (isRecorded) free_.push_back(std::move(next.event));
+    if (isRecorded) freeEvents_.push_back(std::move(pendingEvent.event));
   }
 }
 

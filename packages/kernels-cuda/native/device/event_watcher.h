@@ -29,7 +29,7 @@ class EventWatcher {
  private:
   struct PendingEvent {
     std::unique_ptr<Event> event;
-    CUresult recorded;
+    CUresult recordResult;
     Callback callback;
   };
   void loop();
@@ -37,10 +37,10 @@ class EventWatcher {
 
   std::shared_ptr<const Context> context_;
   std::mutex mutex_;
-  std::condition_variable available_;
+  std::condition_variable eventsCondition_;
   std::deque<PendingEvent> queue_;                 // under mutex_
-  std::deque<std::unique_ptr<Event>> free_;  // under mutex_
-  bool closed_ = false;                       // under mutex_
+  std::deque<std::unique_ptr<Event>> freeEvents_;  // under mutex_
+  bool isClosed_ = false;                          // under mutex_
   std::thread thread_;
 };
 

@@ -33,8 +33,8 @@ class Pools {
 };
 
 Pools& pools() {
-  static auto& all = *new Pools;  // never destroyed: threads that close devices may outlive main
-  return all;
+  static auto& instance = *new Pools;  // never destroyed: threads that close devices may outlive main
+  return instance;
 }
 
 }  // namespace
@@ -45,8 +45,9 @@ Memory::Memory(const Context& context, CUstream stream, size_t limit) : stream_(
   properties.locationType = MEM_LOCATION_TYPE_DEVICE;
   properties.locationId = context.device();
   check(driver().memPoolCreate(&pool_, &properties), "creating a memory pool");
-  uint64_t keep = UINT64_MAX;
-  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &keep), "configuring the memory pool");
+  uint64_t releaseThreshold = UINT64_MAX;
+  check(driver().memPoolSetAttribute(pool_, MEMPOOL_RELEASE_THRESHOLD, &releaseThreshold),
+        "configuring the memory pool");
   check(driver().deviceTotalMem(&effectiveLimit_, context.device()), "querying the GPU's memory");
   pools().add(pool_);
 }
@@ -69,14 +70,14 @@ CUresult Memory::allocateFromPool(CUdeviceptr* address, size_t bytes) {
 }
 
 CUdeviceptr Memory::allocate(size_t bytes) {
-  if (limit_ > 0 && allocated_ + scratch_ + bytes > limit_) return 0;
+  if (limit_ > 0 && allocatedBytes_ + scratchBytes_ + bytes > limit_) return 0;
   CUdeviceptr address = 0;
   const CUresult code = allocateFromPool(&address, bytes);
   if (code == CUDA_ERROR_OUT_OF_MEMORY) return 0;
   check(code, "allocating memory");
   allocations_.insert(address);
-  allocated_ += bytes;
-  peak_ = std::max(peak_.load(), allocated_.load());
+  allocatedBytes_ += bytes;
+  peakBytes_ = std::max(peakBytes_.load(), allocatedBytes_.load());
   return address;
 }
 
@@ -90,23 +91,23 @@ CUdeviceptr Memory::allocatePersistent(size_t bytes) {
 }
 
 bool Memory::tryAddScratch(size_t bytes) {
-  scratch_ += bytes;
-  if (limit_ == 0 || allocated_ + scratch_ <= limit_) return true;
-  scratch_ -= bytes;
+  scratchBytes_ += bytes;
+  if (limit_ == 0 || allocatedBytes_ + scratchBytes_ <= limit_) return true;
+  scratchBytes_ -= bytes;
   return false;
 }
 
 CUdeviceptr Memory::reserveScratch(size_t bytes) {
   if (!tryAddScratch(bytes)) return 0;
   const CUdeviceptr address = allocatePersistent(bytes);
-  if (address == 0) scratch_ -= bytes;
+  if (address == 0) scratchBytes_ -= bytes;
   return address;
 }
 
 CUresult Memory::allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!tryAddScratch(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult code = driver().memAllocFromPoolAsync(address, std::max<size_t>(bytes, 1), pool_, stream);
-  if (code != CUDA_SUCCESS) return scratch_ -= bytes, code;
+  if (code != CUDA_SUCCESS) return scratchBytes_ -= bytes, code;
   const std::lock_guard lock(mutex_);
   scratchSizes_[*address] = bytes;
   return code;
@@ -116,10 +117,10 @@ CUresult Memory::release(CUdeviceptr address, CUstream stream) {
   {
     // Before the driver may hand the address out again.
     const std::lock_guard lock(mutex_);
-    const auto found = scratchSizes_.find(address);
-    if (found != scratchSizes_.end()) {
-      scratch_ -= found->second;
-      scratchSizes_.erase(found);
+    const auto entry = scratchSizes_.find(address);
+    if (entry != scratchSizes_.end()) {
+      scratchBytes_ -= entry->second;
+      scratchSizes_.erase(entry);
     }
   }
   return driver().memFreeAsync(address, stream);
@@ -128,14 +129,14 @@ CUresult Memory::release(CUdeviceptr address, CUstream stream) {
 void Memory::free(CUdeviceptr address, size_t bytes) {
   if (allocations_.erase(address) == 0) return;
   driver().memFreeAsync(address, stream_);
-  allocated_ -= bytes;
+  allocatedBytes_ -= bytes;
 }
 
 MemoryStats Memory::stats() const {
   uint64_t reserved = 0;
   driver().memPoolGetAttribute(pool_, MEMPOOL_RESERVED_MEM_CURRENT, &reserved);
-  const size_t scratch = scratch_, others = reserved > scratch ? reserved - scratch : 0;
-  return {allocated_, std::max<size_t>(others, allocated_), peak_, scratch};
+  const size_t scratch = scratchBytes_, otherBytes = reserved > scratch ? reserved - scratch : 0;
+  return {allocatedBytes_, std::max<size_t>(otherBytes, allocatedBytes_), peakBytes_, scratch};
 }
 
 void Memory::trim() { driver().memPoolTrimTo(pool_, 0); }
@@ -147,15 +148,15 @@ constexpr size_t kMaxCachedBytes = size_t{256} << 20;
 
 /// Powers of two, and from a mebibyte on whole mebibytes.
 size_t sizeClass(size_t bytes) {
-  constexpr size_t kPage = 4096, kMebibyte = size_t{1} << 20;
+  constexpr size_t kPageBytes = 4096, kMebibyte = size_t{1} << 20;
   if (bytes > kMebibyte) return (bytes + kMebibyte - 1) / kMebibyte * kMebibyte;
-  return std::max(kPage, std::bit_ceil(bytes));
+  return std::max(kPageBytes, std::bit_ceil(bytes));
 }
 
 }  // namespace
 
 PinnedCache::~PinnedCache() {
-  for (const auto& [bytes, block] : free_) driver().memFreeHost(block);
+  for (const auto& [bytes, block] : freeBlocks_) driver().memFreeHost(block);
 }
 
 std::shared_ptr<void> PinnedCache::acquire(size_t bytes) {
@@ -163,12 +164,12 @@ std::shared_ptr<void> PinnedCache::acquire(size_t bytes) {
   void* block = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = free_.lower_bound(size);
-    if (found != free_.end() && found->first <= 2 * size) {
-      size = found->first;
-      block = found->second;
+    const auto entry = freeBlocks_.lower_bound(size);
+    if (entry != freeBlocks_.end() && entry->first <= 2 * size) {
+      size = entry->first;
+      block = entry->second;
       cachedBytes_ -= size;
-      free_.erase(found);
+      freeBlocks_.erase(entry);
     }
   }
   if (!block) check(driver().memAllocHost(&block, size), "pinning host memory");
@@ -180,7 +181,7 @@ void PinnedCache::recycle(void* block, size_t bytes) {
     const std::lock_guard lock(mutex_);
     if (cachedBytes_ + bytes <= kMaxCachedBytes) {
       cachedBytes_ += bytes;
-      free_.emplace(bytes, block);
+      freeBlocks_.emplace(bytes, block);
       return;
     }
   }

@@ -43,7 +43,7 @@ class Memory {
   CUresult release(CUdeviceptr address, CUstream stream);
   /// May be called by another thread.
   MemoryStats stats() const;
-  void resetPeak() { peak_ = allocated_.load(); }
+  void resetPeak() { peakBytes_ = allocatedBytes_.load(); }
   /// Gives what is kept unused back to the system. May be called by another thread.
   void trim();
   size_t limit() const { return limit_; }
@@ -56,7 +56,7 @@ class Memory {
   CUstream stream_;
   CUmemoryPool pool_ = nullptr;
   size_t limit_, effectiveLimit_ = 0;
-  std::atomic<size_t> allocated_{0}, peak_{0}, scratch_{0};
+  std::atomic<size_t> allocatedBytes_{0}, peakBytes_{0}, scratchBytes_{0};
   std::unordered_set<CUdeviceptr> allocations_;
   std::mutex mutex_;
   std::unordered_map<CUdeviceptr, size_t> scratchSizes_;  // bytes; under mutex_
@@ -80,7 +80,7 @@ class PinnedCache {
   void recycle(void* block, size_t bytes);
 
   std::mutex mutex_;
-  std::multimap<size_t, void*> free_;  // by size; under mutex_
+  std::multimap<size_t, void*> freeBlocks_;    // by size; under mutex_
   size_t cachedBytes_ = 0;                     // under mutex_
 };
 

@@ -41,14 +41,14 @@ Module::Module(const Context& context) {
 Module::~Module() { driver().moduleUnload(module_); }
 
 CUfunction Module::function(const char* kernel, unsigned sharedBytes) {
-  LoadedFunction& loaded = functions_[kernel];
-  if (!loaded.function) check(driver().moduleGetFunction(&loaded.function, module_, kernel), kernel);
-  if (sharedBytes > loaded.sharedBytes) {
+  LoadedFunction& loadedFunction = functions_[kernel];
+  if (!loadedFunction.function) check(driver().moduleGetFunction(&loadedFunction.function, module_, kernel), kernel);
+  if (sharedBytes > loadedFunction.sharedBytes) {
     const auto bytes = static_cast<int>(sharedBytes);
-    check(driver().funcSetAttribute(loaded.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes), kernel);
-    loaded.sharedBytes = sharedBytes;
+    check(driver().funcSetAttribute(loadedFunction.function, MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes), kernel);
+    loadedFunction.sharedBytes = sharedBytes;
   }
-  return loaded.function;
+  return loadedFunction.function;
 }
 
 }  // namespace mosaic::cuda

@@ -11,7 +11,7 @@ namespace mosaic::cuda {
 namespace {
 
 /// An event's distance from a timeline's origin is a float of milliseconds: within 10 s it is exact to a microsecond.
-constexpr int64_t kOriginNs = 10'000'000'000;
+constexpr int64_t kMaxOriginAgeNs = 10'000'000'000;
 
 Port& portOf(MosaicDevicePort* port) { return *static_cast<Port*>(port); }
 Device& deviceOf(MosaicDevicePort* port) { return portOf(port).device(); }
@@ -26,8 +26,8 @@ int captureFailure(MosaicDevicePort* port, MosaicFailure* failure, Body body) {
   try {
     body();
     return 0;
-  } catch (const Failure& thrown) {
-    record(thrown, failure);
+  } catch (const Failure& error) {
+    record(error, failure);
   } catch (const CallError& error) {
     record(deviceOf(port).describeFailure(error), failure);
   }
@@ -78,8 +78,8 @@ int queryEvent(MosaicDevicePort* port, void* event, MosaicFailure* failure) {
 }
 
 int64_t timeOf(MosaicDevicePort*, void* event) {
-  const Port::PooledEvent& marker = *eventOf(event);
-  return marker.timeline->timeOf(marker.event);
+  const Port::PooledEvent& pooledEvent = *eventOf(event);
+  return pooledEvent.timeline->timeOf(pooledEvent.event);
 }
 
 void releaseEvent(MosaicDevicePort* port, void* event) {
@@ -128,34 +128,22 @@ int reduce(MosaicDevicePort* port, const MosaicRankReduction* r, void* stream, M
   });
 }
 
-constexpr MosaicDevicePort kCalls{MOSAIC_DEVICE_PORT_ABI,
-                                  enter,
-                                  fail,
-                                  failureOf,
-                                  createStream,
-                                  destroyStream,
-                                  recordEvent,
-                                  waitEvent,
-                                  queryEvent,
-                                  timeOf,
-                                  releaseEvent,
-                                  copy,
-                                  allocate,
-                                  release,
-                                  reduce};
+constexpr MosaicDevicePort kPortFunctions{MOSAIC_DEVICE_PORT_ABI, enter,       fail,      failureOf,  createStream,
+                                          destroyStream,          recordEvent, waitEvent, queryEvent, timeOf,
+                                          releaseEvent,           copy,        allocate,  release,    reduce};
 
 }  // namespace
 
-Port::Port(Device& device) : MosaicDevicePort(kCalls), device_(device) {}
+Port::Port(Device& device) : MosaicDevicePort(kPortFunctions), device_(device) {}
 
-std::unique_ptr<Port::PooledEvent> Port::take(bool isTimed) {
+std::unique_ptr<Port::PooledEvent> Port::acquireEvent(bool isTimed) {
   {
     const std::lock_guard lock(mutex_);
-    auto& freeEvents = free_[isTimed];
+    auto& freeEvents = freeEvents_[isTimed];
     if (!freeEvents.empty()) {
-      auto marker = std::move(freeEvents.back());
+      auto pooledEvent = std::move(freeEvents.back());
       freeEvents.pop_back();
-      return marker;
+      return pooledEvent;
     }
   }
   const unsigned flags = isTimed ? 0 : EVENT_DISABLE_TIMING;
@@ -163,16 +151,16 @@ std::unique_ptr<Port::PooledEvent> Port::take(bool isTimed) {
 }
 
 std::unique_ptr<Port::PooledEvent> Port::record(CUstream stream, bool isTimed) {
-  auto marker = take(isTimed);
-  if (isTimed) marker->timeline = timelineOf(stream);
-  check(driver().eventRecord(marker->event.get(), stream), "recording an event");
-  return marker;
+  auto pooledEvent = acquireEvent(isTimed);
+  if (isTimed) pooledEvent->timeline = getTimeline(stream);
+  check(driver().eventRecord(pooledEvent->event.get(), stream), "recording an event");
+  return pooledEvent;
 }
 
-void Port::recycle(std::unique_ptr<PooledEvent> marker) {
+void Port::recycle(std::unique_ptr<PooledEvent> pooledEvent) {
   const std::lock_guard lock(mutex_);
-  marker->timeline = nullptr;
-  free_[marker->isTimed].push_back(std::move(marker));
+  pooledEvent->timeline = nullptr;
+  freeEvents_[pooledEvent->isTimed].push_back(std::move(pooledEvent));
 }
 
 void Port::onStreamDestroyed(CUstream stream) {
@@ -180,11 +168,11 @@ void Port::onStreamDestroyed(CUstream stream) {
   origins_.erase(stream);
 }
 
-std::shared_ptr<const Timeline> Port::timelineOf(CUstream stream) {
+std::shared_ptr<const Timeline> Port::getTimeline(CUstream stream) {
   const std::lock_guard lock(mutex_);
   TimelineOrigin& origin = origins_[stream];
   const int64_t now = monotonicNs();
-  if (!origin.timeline || now - origin.at > kOriginNs) {
+  if (!origin.timeline || now - origin.createdAt > kMaxOriginAgeNs) {
     origin = {std::make_shared<const Timeline>(device_.context(), stream), now};
   }
   return origin.timeline;

@@ -25,21 +25,21 @@ class Port : public MosaicDevicePort {
   };
   /// Any thread. Throws CallError.
   std::unique_ptr<PooledEvent> record(CUstream stream, bool isTimed);
-  void recycle(std::unique_ptr<PooledEvent> marker);
+  void recycle(std::unique_ptr<PooledEvent> pooledEvent);
   /// Its events are not recorded any more.
   void onStreamDestroyed(CUstream stream);
 
  private:
   struct TimelineOrigin {
     std::shared_ptr<const Timeline> timeline;
-    int64_t at;
+    int64_t createdAt;
   };
-  std::unique_ptr<PooledEvent> take(bool isTimed);
-  std::shared_ptr<const Timeline> timelineOf(CUstream stream);
+  std::unique_ptr<PooledEvent> acquireEvent(bool isTimed);
+  std::shared_ptr<const Timeline> getTimeline(CUstream stream);
 
   Device& device_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<PooledEvent>> free_[2];  // by whether they are timed; under mutex_
+  std::vector<std::unique_ptr<PooledEvent>> freeEvents_[2];  // by whether they are timed; under mutex_
   std::map<CUstream, TimelineOrigin> origins_;             // under mutex_
 };
 

@@ -32,13 +32,13 @@ std::unique_ptr<Event> Trace::recordEvent() const {
   return event;
 }
 
-void Trace::recordStart(const char* name) { timed_.push_back({name, recordEvent(), nullptr}); }
+void Trace::recordStart(const char* name) { timedKernels_.push_back({name, recordEvent(), nullptr}); }
 
-void Trace::recordEnd() { timed_.back().end = recordEvent(); }
+void Trace::recordEnd() { timedKernels_.back().end = recordEvent(); }
 
 std::vector<TraceEntry> Trace::entries() const {
   std::vector<TraceEntry> entries;
-  for (const auto& [name, start, end] : timed_) {
+  for (const auto& [name, start, end] : timedKernels_) {
     if (end) entries.push_back({name, timeline_.timeOf(*start), timeline_.timeOf(*end)});
   }
   return entries;

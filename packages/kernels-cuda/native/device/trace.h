@@ -53,7 +53,7 @@ class Trace {
   std::shared_ptr<const Context> context_;
   CUstream stream_;
   Timeline timeline_;
-  std::vector<TimedKernel> timed_;
+  std::vector<TimedKernel> timedKernels_;
 };
 
 }  // namespace mosaic::cuda

@@ -20,48 +20,48 @@ struct LoadedDriver {
 
 /// $MOSAIC_CUDA_LIBRARY, else libcuda.so.1.
 std::string libraryName() {
-  const char* named = std::getenv("MOSAIC_CUDA_LIBRARY");
-  return named && *named ? named : "libcuda.so.1";
+  const char* environmentValue = std::getenv("MOSAIC_CUDA_LIBRARY");
+  return environmentValue && *environmentValue ? environmentValue : "libcuda.so.1";
 }
 
 std::string firstLine(const char* text) {
-  const std::string all = text ? text : "unknown reason";
-  return all.substr(0, all.find('\n'));
+  const std::string message = text ? text : "unknown reason";
+  return message.substr(0, message.find('\n'));
 }
 
-void* open(const std::string& library) {
+void* openLibrary(const std::string& library) {
   if (void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
   throw DriverError("no CUDA driver: cannot load " + library + " (" + firstLine(dlerror()) +
                     "). Install NVIDIA's driver (libcuda.so.1 is part of the driver, not of the CUDA Toolkit); start a "
                     "container with the NVIDIA Container Toolkit (--gpus all); or set MOSAIC_CUDA_LIBRARY to its path");
 }
 
-Driver functionsOf(void* handle, const std::string& library) {
-  Driver found;
-  const char* missing = nullptr;  // the first symbol that is not there
+Driver loadFunctions(void* handle, const std::string& library) {
+  Driver driver;
+  const char* missingSymbol = nullptr;  // the first symbol that is not there
 #define MOSAIC_CUDA_FIND(name, symbol, parameters)                                \
-  found.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
-  if (!found.name && !missing) missing = #symbol;
+  driver.name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, #symbol)); \
+  if (!driver.name && !missingSymbol) missingSymbol = #symbol;
   MOSAIC_CUDA_DRIVER(MOSAIC_CUDA_FIND)
 #undef MOSAIC_CUDA_FIND
-  if (!missing) return found;
-  throw DriverError(library + " has no " + missing + ": this driver is older than CUDA " +
+  if (!missingSymbol) return driver;
+  throw DriverError(library + " has no " + missingSymbol + ": this driver is older than CUDA " +
                     versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
 }
 
-LoadedDriver load() {
+LoadedDriver loadDriver() {
   LoadedDriver loaded;
   loaded.library = libraryName();
-  void* handle = open(loaded.library);
-  loaded.functions = functionsOf(handle, loaded.library);
+  void* handle = openLibrary(loaded.library);
+  loaded.functions = loadFunctions(handle, loaded.library);
   loaded.encodeTiled = reinterpret_cast<TensorMapEncodeTiled>(dlsym(handle, "cuTensorMapEncodeTiled"));
   const auto image = reinterpret_cast<const void* (*)()>(dlsym(handle, "mosaicEmulatedImage"));
   loaded.image = image ? image() : nullptr;
   loaded.isEmulated = image != nullptr;
-  const Driver& found = loaded.functions;
-  if (const CUresult code = found.init(0); code != CUDA_SUCCESS) {
+  const Driver& cuda = loaded.functions;
+  if (const CUresult code = cuda.init(0); code != CUDA_SUCCESS) {
     const char* text = nullptr;
-    found.getErrorString(code, &text);
+    cuda.getErrorString(code, &text);
     const std::string reason = std::string(text ? text : "unknown error") + ", code " + std::to_string(code);
     if (code == CUDA_ERROR_NO_DEVICE) {
       throw DriverError("the CUDA driver finds no GPU (" + reason +
@@ -70,7 +70,7 @@ LoadedDriver load() {
     throw DriverError("the CUDA driver cannot be initialized (" + reason +
                       "). Check nvidia-smi; after an update of the driver, reboot or reload its kernel module");
   }
-  found.driverGetVersion(&loaded.version);
+  cuda.driverGetVersion(&loaded.version);
   if (loaded.version < kMinDriverVersion) {
     throw DriverError("the CUDA driver is too old: it supports CUDA " + versionText(loaded.version) + ", required is " +
                       versionText(kMinDriverVersion) + ". Update NVIDIA's driver to 525 or newer");
@@ -79,41 +79,41 @@ LoadedDriver load() {
 }
 
 /// Tried again after a failure: a driver may be installed meanwhile, a variable set.
-const LoadedDriver& loaded() {
+const LoadedDriver& getLoadedDriver() {
   static std::mutex mutex;
   static const LoadedDriver* loadedDriver = nullptr;
   const std::lock_guard lock(mutex);
-  if (!loadedDriver) loadedDriver = new LoadedDriver(load());
+  if (!loadedDriver) loadedDriver = new LoadedDriver(loadDriver());
   return *loadedDriver;
 }
 
 }  // namespace
 
-const Driver& driver() { return loaded().functions; }
+const Driver& driver() { return getLoadedDriver().functions; }
 
-int driverVersion() { return loaded().version; }
+int driverVersion() { return getLoadedDriver().version; }
 
-const std::string& driverLibrary() { return loaded().library; }
+const std::string& driverLibrary() { return getLoadedDriver().library; }
 
-TensorMapEncodeTiled tensorMapEncodeTiled() { return loaded().encodeTiled; }
+TensorMapEncodeTiled tensorMapEncodeTiled() { return getLoadedDriver().encodeTiled; }
 
-const void* emulatedKernelImage() { return loaded().image; }
+const void* emulatedKernelImage() { return getLoadedDriver().image; }
 
-bool isEmulated() { return loaded().isEmulated; }
+bool isEmulated() { return getLoadedDriver().isEmulated; }
 
 std::string versionText(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-std::string messageOf(CUresult code, const char* what) {
+std::string formatError(CUresult code, const char* operation) {
   const char *name = nullptr, *text = nullptr;
   driver().getErrorName(code, &name);
   driver().getErrorString(code, &text);
-  return std::string(what) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")";
+  return std::string(operation) + ": " + (text ? text : "unknown error") + " (" + (name ? name : "?") + ")";
 }
 
-void check(CUresult code, const char* what) {
-  if (code != CUDA_SUCCESS) throw CallError(code, messageOf(code, what));
+void check(CUresult code, const char* operation) {
+  if (code != CUDA_SUCCESS) throw CallError(code, formatError(code, operation));
 }
 
 }  // namespace mosaic::cuda

@@ -45,9 +45,9 @@ const void* emulatedKernelImage();
 std::string versionText(int version);
 
 /// What was tried, and what the driver reports of it.
-std::string messageOf(CUresult code, const char* what);
+std::string formatError(CUresult code, const char* operation);
 
 /// Throws CallError with the name of what was tried and what the driver reports of it, unless `code` is success.
-void check(CUresult code, const char* what);
+void check(CUresult code, const char* operation);
 
 }  // namespace mosaic::cuda

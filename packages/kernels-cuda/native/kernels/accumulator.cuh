@@ -42,8 +42,8 @@ DEVICE bool isLarge(float x) { return fabsf(x) > kLargeThreshold && fabsf(x) < i
 
 /// exp(scale · s − m), of an m of any size; at most 1 even if another kernel rounded the score apart.
 DEVICE float scaledExp(float s, float scale, float m) {
-  const float rest = roundedProduct(s, scale) - m;
-  return fastExp2((rest > 0.f ? 0.f : rest) * kLog2e);
+  const float exponent = roundedProduct(s, scale) - m;
+  return fastExp2((exponent > 0.f ? 0.f : exponent) * kLog2e);
 }
 
 DEVICE float loadDelta(const PerRow& delta, const RowRange& run, int row) {

@@ -15,7 +15,7 @@ struct Matrix {
   const void* data;
   int64_t batch, head, row;
   DType dtype;
-  bool aligned;  // rows begin at multiples of 16 bytes, and are as long
+  bool isAligned;  // rows begin at multiples of 16 bytes, and are as long
 };
 
 /// What is read and written, float32: out and dv [B,H,S,Dv], dq and dk [B,H,S,D].
@@ -50,9 +50,9 @@ struct AttendBackwardParameters {
   Parts parts;
 };
 
-/// A block owns `own` rows (or keys) and walks over the others `other` at a time.
+/// A block owns `ownTile` rows (or keys) and walks over the others `stepTile` at a time.
 struct BlockShape {
-  int own, other, warps;
+  int ownTile, stepTile, warps;
   /// Into how many parts its columns are split, a block each.
   int parts = 1;
 
@@ -74,17 +74,17 @@ HOST_AND_DEVICE constexpr BlockShape queriesShape(int headDim) {
 
 HOST_AND_DEVICE constexpr unsigned forwardBytes(int headDim) {
   const BlockShape shape = forwardShape(headDim);
-  return static_cast<unsigned>((shape.own + 2 * shape.other) * headDim * 2);
+  return static_cast<unsigned>((shape.ownTile + 2 * shape.stepTile) * headDim * 2);
 }
 /// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysBytes(int headDim) {
   const BlockShape shape = keysShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2 + 24 * shape.other);
+  return static_cast<unsigned>((2 * shape.ownTile + 4 * shape.stepTile) * headDim * 2 + 24 * shape.stepTile);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesBytes(int headDim) {
   const BlockShape shape = queriesShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 4 * shape.other) * headDim * 2);
+  return static_cast<unsigned>((2 * shape.ownTile + 4 * shape.stepTile) * headDim * 2);
 }
 
 // ── float32, or a mixture: every thread has floatMicroTile(D)² products of 8 × 8 threads
@@ -96,7 +96,7 @@ HOST_AND_DEVICE constexpr BlockShape floatShape(int headDim) {
 }
 /// `tiles` of rows, and `squares` of products, each row one longer against bank conflicts; 2 numbers a row.
 HOST_AND_DEVICE constexpr unsigned floatBytes(int headDim, int tiles, int squares) {
-  const int tile = floatShape(headDim).own;
+  const int tile = floatShape(headDim).ownTile;
   return static_cast<unsigned>((tiles * tile * (headDim + 1) + squares * tile * (tile + 1) + 2 * tile) * 4);
 }
 

@@ -6,16 +6,17 @@ using namespace mosaic::cuda;
 namespace {
 
 /// Whether the query sees the key.
-DEVICE bool sees(const VisibleInterval& visible, int row, int key) {
+DEVICE bool isVisible(const VisibleInterval& visible, int row, int key) {
   return key >= edgePosition(visible, visible.begin, row) && key < edgePosition(visible, visible.end, row);
 }
 
 /// s ← P, dp ← dS, of one query and one key; `derivative` is that of the score by the scaled product.
-DEVICE void differentiate(float& s, float& dp, bool seen, float2 lseAndDelta, float scale, float derivative) {
-  const float rest = roundedProduct(s, scale) - lseAndDelta.x;
-  const float weight = exp2f((rest > 0.f ? 0.f : rest) * kLog2e);  // at most 1, however the forward rounded the score
-  s = seen ? weight : maskedWeight();
-  dp = seen ? weight * (dp - lseAndDelta.y) * derivative : maskedWeight();
+DEVICE void differentiate(float& s, float& dp, bool isPairVisible, float2 lseAndDelta, float scale, float derivative) {
+  const float exponent = roundedProduct(s, scale) - lseAndDelta.x;
+  const float weight =
+      exp2f((exponent > 0.f ? 0.f : exponent) * kLog2e);  // at most 1, however the forward rounded the score
+  s = isPairVisible ? weight : maskedWeight();
+  dp = isPairVisible ? weight * (dp - lseAndDelta.y) * derivative : maskedWeight();
 }
 
 /// Grid: (key tiles, key heads, batch); walks over the queries of all heads that read these keys.
@@ -24,10 +25,10 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kMicroTile;
   const int headK = blockIdx.y;
-  const WorkTile work = workTileOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, headK, any.key, any.visible.keys};
+  const WorkTile work = findWorkTile(p.parts, blockIdx.x);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, headK, firstPart.key, firstPart.visible.keys};
   const int key0 = work.tile * Tile::kSide;
   QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, headK * p.group, p.group);
   if (!at.isValid()) return;
@@ -35,8 +36,8 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
   const SharedAddress square = g + Tile::kBytes, square2 = square + Tile::kSquareBytes;
   const SharedAddress statistics = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
 
-  loadFloatTile<D>(k, p.k, own, key0, p.headDim);
-  loadFloatTile<D>(v, p.v, own, key0, p.valueHeadDim);
+  loadFloatTile<D>(k, p.k, ownRange, key0, p.headDim);
+  loadFloatTile<D>(v, p.v, ownRange, key0, p.valueHeadDim);
   float dk[R][D / 8] = {}, dv[R][D / 8] = {};
   for (; at.isValid(); at.next()) {
     const RowRange rows = at.range(batch);
@@ -52,29 +53,29 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
     float s[R][R], dp[R][R];
     dotRows<D>(s, k, q, p.headDim);
     dotRows<D>(dp, v, g, p.valueHeadDim);
-    const auto modifiers = scores.of(at.part, batch, at.head);
+    const auto modifiers = scores.forPart(at.part, batch, at.head);
     typename Scores::template Changes<R, R> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfKeys{key0, at.row0});
-    modifiers.drop(dp, changes);
+    modifiers.applyDropout(dp, changes);
 #pragma unroll
     for (int j = 0; j < R; j++) {
       const float2 rowStatistics = loadShared2(statistics + (threadX() + 8 * j) * 8);
 #pragma unroll
       for (int i = 0; i < R; i++) {
-        const bool seen = sees(at.visible(), at.row0 + threadX() + 8 * j, key0 + threadY() + 8 * i);
-        differentiate(s[i][j], dp[i][j], seen, rowStatistics, modifiers.scale(p.scale),
+        const bool isPairVisible = isVisible(at.visible(), at.row0 + threadX() + 8 * j, key0 + threadY() + 8 * i);
+        differentiate(s[i][j], dp[i][j], isPairVisible, rowStatistics, modifiers.scale(p.scale),
                       modifiers.derivative(changes, i, j));
       }
     }
-    modifiers.drop(s, changes);
+    modifiers.applyDropout(s, changes);
     storeSquare<D>(square, s);
     storeSquare<D>(square2, dp);
     syncWarp();
     addProduct<D>(dv, square, g, min(Tile::kSide, at.end - at.row0));
     addProduct<D>(dk, square2, q, min(Tile::kSide, at.end - at.row0));
   }
-  addFloatRows<D>(p.dk, own, key0, p.headDim, dk, p.scale);
-  addFloatRows<D>(p.dv, own, key0, p.valueHeadDim, dv, 1.f);
+  addFloatRows<D>(p.dk, ownRange, key0, p.headDim, dk, p.scale);
+  addFloatRows<D>(p.dv, ownRange, key0, p.valueHeadDim, dv, 1.f);
 }
 
 /// Grid: (query tiles, heads, batch).
@@ -83,23 +84,23 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
   using Tile = FloatTile<D>;
   constexpr int R = Tile::kMicroTile;
   const int head = blockIdx.y, headK = head / p.group;
-  const WorkTile work = workTileOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
+  const WorkTile work = findWorkTile(p.parts, blockIdx.x);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
   if (!at.isValid()) return;
   const SharedAddress q = sharedBase(), g = q + Tile::kBytes, k = g + Tile::kBytes, v = k + Tile::kBytes;
   const SharedAddress square = v + Tile::kBytes;
 
-  loadFloatTile<D>(q, p.q, own, row0, p.headDim);
-  loadFloatTile<D>(g, p.dOut, own, row0, p.valueHeadDim);
+  loadFloatTile<D>(q, p.q, ownRange, row0, p.headDim);
+  loadFloatTile<D>(g, p.dOut, ownRange, row0, p.valueHeadDim);
   float2 statistics[R];
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int row = row0 + threadY() + 8 * i;
-    statistics[i] = make_float2(loadLse(p.lse, own, row), loadDelta(p.delta, own, row));
+    statistics[i] = make_float2(loadLse(p.lse, ownRange, row), loadDelta(p.delta, ownRange, row));
   }
   float dq[R][D / 8] = {};
   for (; at.isValid(); at.next()) {
@@ -111,17 +112,17 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
     float s[R][R], dp[R][R];
     dotRows<D>(s, q, k, p.headDim);
     dotRows<D>(dp, g, v, p.valueHeadDim);
-    const auto modifiers = scores.of(at.part, batch, head);
+    const auto modifiers = scores.forPart(at.part, batch, head);
     typename Scores::template Changes<R, R> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
-    modifiers.drop(dp, changes);
+    modifiers.applyDropout(dp, changes);
 #pragma unroll
     for (int i = 0; i < R; i++) {
       const int row = row0 + threadY() + 8 * i;
 #pragma unroll
       for (int j = 0; j < R; j++) {
-        const bool seen = sees(at.visible(), row, at.key0 + threadX() + 8 * j);
-        differentiate(s[i][j], dp[i][j], seen, statistics[i], modifiers.scale(p.scale),
+        const bool isPairVisible = isVisible(at.visible(), row, at.key0 + threadX() + 8 * j);
+        differentiate(s[i][j], dp[i][j], isPairVisible, statistics[i], modifiers.scale(p.scale),
                       modifiers.derivative(changes, i, j));
       }
     }
@@ -129,7 +130,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
     syncWarp();
     addProduct<D>(dq, square, k, min(Tile::kSide, at.end - at.key0));
   }
-  addFloatRows<D>(p.dq, own, row0, p.headDim, dq, p.scale);
+  addFloatRows<D>(p.dq, ownRange, row0, p.headDim, dq, p.scale);
 }
 
 }  // namespace

@@ -15,13 +15,13 @@ namespace mosaic::cuda {
 template <int D>
 struct HopperKeys {
   static constexpr HopperShape kShape = keysHopperShape(D);
-  static constexpr int kKeys = kShape.own, kRows = kShape.other, kGroups = kShape.groups;
+  static constexpr int kKeys = kShape.ownTile, kRows = kShape.stepTile, kGroups = kShape.groups;
   static constexpr int kTile = kPanelsBytes<kRows, D>, kStage = 2 * kTile;  // q and dOut
   using Tiles = QueryTileIterator<kKeys, kRows>;
   using RowStatistics = ColumnStatistics<kRows>;
 
   const AttendBackwardHopperParameters& p;
-  RowRange own;
+  RowRange ownRange;
   int key0;
   SharedAddress k = sharedBase(), v = k + kPanelsBytes<kKeys, D>, stages = v + kPanelsBytes<kKeys, D>;
   SharedAddress statistics = stages + kStages * kStage, ownFull = statistics + kStages * RowStatistics::kBytes;
@@ -31,12 +31,12 @@ struct HopperKeys {
 
   /// The thread that loads tiles.
   DEVICE void load(Tiles at) const {
-    const TmaCoordinates place{0, own.first + key0, own.head, own.batch};
+    const TmaCoordinates coordinates{0, ownRange.first + key0, ownRange.head, ownRange.batch};
     arriveExpectTx(ownFull, 2 * kPanelsBytes<kKeys, D>);
-    loadPanels<kKeys, D>(k, p.k, place, ownFull);
-    loadPanels<kKeys, D>(v, p.v, place, ownFull);
+    loadPanels<kKeys, D>(k, p.k, coordinates, ownFull);
+    loadPanels<kKeys, D>(v, p.v, coordinates, ownFull);
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const RowRange rows = at.range(own.batch);
+      const RowRange rows = at.range(ownRange.batch);
       const TmaCoordinates from{0, rows.first + at.row0, rows.head, rows.batch};
       pipeline.producerAcquire(step);
       arriveExpectTx(pipeline.fullBarrier(step), kStage);
@@ -50,7 +50,7 @@ struct HopperKeys {
   template <class To, class NumberOf>
   DEVICE void loadStatistics(Tiles at, To to, NumberOf numberOf) const {
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const RowRange rows = at.range(own.batch);
+      const RowRange rows = at.range(ownRange.batch);
       pipeline.producerAcquire(step);
       for (int i = threadIdx.x & 31; i < kRows; i += 32) {
         storeShared(to(statisticsAt(step)) + i * 4, numberOf(rows, at.row0 + i));
@@ -60,10 +60,10 @@ struct HopperKeys {
   }
 
   /// Once the step's tiles are here, before products of them start.
-  DEVICE void clearTiles(int step, int seen) const {
-    if (seen >= kRows) return;
-    clearRows<kRows, D, kGroups>(pipeline.tile(step), seen);
-    clearRows<kRows, D, kGroups>(pipeline.tile(step) + kTile, seen);
+  DEVICE void clearTiles(int step, int validRows) const {
+    if (validRows >= kRows) return;
+    clearRows<kRows, D, kGroups>(pipeline.tile(step), validRows);
+    clearRows<kRows, D, kGroups>(pipeline.tile(step) + kTile, validRows);
     syncCleared<kGroups>();
   }
 
@@ -78,7 +78,7 @@ struct HopperKeys {
 
     awaitPhase(ownFull, 0);
     pipeline.consumerWait(0);
-    clearTiles(0, at.valid());
+    clearTiles(0, at.validCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(0));
     commitWgmma();
@@ -107,15 +107,15 @@ struct HopperKeys {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) clearTiles(next, at.valid());
+      if (at.isValid()) clearTiles(next, at.validCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(next));
       commitWgmma();
       waitWgmma<0>(s, dk, dv);
       pipeline.consumerRelease(step);
     }
-    addRows(p.base.dk, own, key, {0, p.base.headDim}, dk, p.base.scale);
-    addRows(p.base.dv, own, key, {0, p.base.valueHeadDim}, dv, 1.f);
+    addRows(p.base.dk, ownRange, key, {0, p.base.headDim}, dk, p.base.scale);
+    addRows(p.base.dv, ownRange, key, {0, p.base.valueHeadDim}, dv, 1.f);
   }
 };
 
@@ -123,12 +123,12 @@ struct HopperKeys {
 template <int D>
 struct HopperQueries {
   static constexpr HopperShape kShape = queriesHopperShape(D);
-  static constexpr int kRows = kShape.own, kKeys = kShape.other, kGroups = kShape.groups;
+  static constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kGroups = kShape.groups;
   static constexpr int kTile = kPanelsBytes<kKeys, D>, kStage = 2 * kTile;  // k and v
   using Tiles = KeyTileIterator<kRows, kKeys>;
 
   const AttendBackwardHopperParameters& p;
-  RowRange own;
+  RowRange ownRange;
   int headK, row0;
   SharedAddress q = sharedBase(), g = q + kPanelsBytes<kRows, D>, stages = g + kPanelsBytes<kRows, D>;
   SharedAddress ownFull = stages + kStages * kStage;
@@ -136,12 +136,12 @@ struct HopperQueries {
 
   /// The thread that loads.
   DEVICE void load(Tiles at) const {
-    const TmaCoordinates place{0, own.first + row0, own.head, own.batch};
+    const TmaCoordinates coordinates{0, ownRange.first + row0, ownRange.head, ownRange.batch};
     arriveExpectTx(ownFull, 2 * kPanelsBytes<kRows, D>);
-    loadPanels<kRows, D>(q, p.q, place, ownFull);
-    loadPanels<kRows, D>(g, p.dOut, place, ownFull);
+    loadPanels<kRows, D>(q, p.q, coordinates, ownFull);
+    loadPanels<kRows, D>(g, p.dOut, coordinates, ownFull);
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const TmaCoordinates from{0, at.firstKey(), headK, own.batch};
+      const TmaCoordinates from{0, at.firstKey(), headK, ownRange.batch};
       pipeline.producerAcquire(step);
       arriveExpectTx(pipeline.fullBarrier(step), kStage);
       loadPanels<kKeys, D>(pipeline.tile(step), p.k, from, pipeline.fullBarrier(step));
@@ -150,10 +150,10 @@ struct HopperQueries {
   }
 
   /// Once the step's tiles are here, before products of them start.
-  DEVICE void clearTiles(int step, int seen) const {
-    if (seen >= kKeys) return;
-    clearRows<kKeys, D, kGroups>(pipeline.tile(step), seen);
-    clearRows<kKeys, D, kGroups>(pipeline.tile(step) + kTile, seen);
+  DEVICE void clearTiles(int step, int validRows) const {
+    if (validRows >= kKeys) return;
+    clearRows<kKeys, D, kGroups>(pipeline.tile(step), validRows);
+    clearRows<kKeys, D, kGroups>(pipeline.tile(step) + kTile, validRows);
     syncCleared<kGroups>();
   }
 
@@ -166,13 +166,13 @@ struct HopperQueries {
     clear(dq);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      lse[h] = loadLse(p.base.lse, own, row + h * 8);
-      delta[h] = loadDelta(p.base.delta, own, row + h * 8);
+      lse[h] = loadLse(p.base.lse, ownRange, row + h * 8);
+      delta[h] = loadDelta(p.base.delta, ownRange, row + h * 8);
     }
 
     awaitPhase(ownFull, 0);
     pipeline.consumerWait(0);
-    clearTiles(0, at.valid());
+    clearTiles(0, at.validCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(0));
     commitWgmma();
@@ -194,14 +194,14 @@ struct HopperQueries {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) clearTiles(next, at.valid());
+      if (at.isValid()) clearTiles(next, at.validCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(next));
       commitWgmma();
       waitWgmma<0>(s, dq);
       pipeline.consumerRelease(step);
     }
-    addRows(p.base.dq, own, row, {0, p.base.headDim}, dq, p.base.scale);
+    addRows(p.base.dq, ownRange, row, {0, p.base.headDim}, dq, p.base.scale);
   }
 };
 
@@ -209,14 +209,15 @@ struct HopperQueries {
 template <class T, int D>
 DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
   using Keys = HopperKeys<D>;
-  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
-  const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.key, any.visible.keys};
+  const WorkTile work = findWorkTile(p.base.parts, blockIdx.x);
+  const Part& firstPart = p.base.parts.part[work.first];
+  const RowRange ownRange{batchIndex(p.base.parts), static_cast<int>(blockIdx.y), firstPart.key,
+                          firstPart.visible.keys};
   const int key0 = work.tile * Keys::kKeys;
-  const typename Keys::Tiles at(p.base.parts, work, key0, own.head * p.base.group, p.base.group);
+  const typename Keys::Tiles at(p.base.parts, work, key0, ownRange.head * p.base.group, p.base.group);
   if (!at.isValid()) return;
 
-  const Keys keys{p, own, key0};
+  const Keys keys{p, ownRange, key0};
   initBlockBarrier(keys.ownFull, [&] { keys.pipeline.init(1 + 3 * 32, 4 * Keys::kGroups); });
   const int group = warpgroup(), warp = static_cast<int>(threadIdx.x) / 32;
   if (group == 0) {
@@ -239,14 +240,15 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
 template <class T, int D>
 DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   using Queries = HopperQueries<D>;
-  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
-  const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Queries::kRows, work.tile);
+  const WorkTile work = findWorkTile(p.base.parts, blockIdx.x);
+  const Part& firstPart = p.base.parts.part[work.first];
+  const RowRange ownRange{batchIndex(p.base.parts), static_cast<int>(blockIdx.y), firstPart.row,
+                          firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, Queries::kRows, work.tile);
   const typename Queries::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;
 
-  const Queries queries{p, own, own.head / p.base.group, row0};
+  const Queries queries{p, ownRange, ownRange.head / p.base.group, row0};
   initBlockBarrier(queries.ownFull, [&] { queries.pipeline.init(1, 4 * Queries::kGroups); });
   const int group = warpgroup();
   if (group == 0) {

@@ -37,15 +37,16 @@ DEVICE void differentiate(float (&ds)[K][4], const Modifiers& modifiers, const C
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = keysShape(D);
-  constexpr int kKeys = kShape.own, kRows = kShape.other, kThreads = kShape.threads(), kColumns = D / kShape.parts;
+  constexpr int kKeys = kShape.ownTile, kRows = kShape.stepTile, kThreads = kShape.threads(),
+                kColumns = D / kShape.parts;
   constexpr int M = kKeys / (16 * kShape.warps), K = kRows / 8, N = kColumns / 8;
   static_assert(M >= 1 && kKeys == M * 16 * kShape.warps && kRows <= kThreads);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int headK = blockIdx.y, column0 = static_cast<int>(blockIdx.x) % kShape.parts * kColumns;
-  const WorkTile work = workTileOf(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, headK, any.key, any.visible.keys};
+  const WorkTile work = findWorkTile(p.parts, static_cast<int>(blockIdx.x) / kShape.parts);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, headK, firstPart.key, firstPart.visible.keys};
   const int key0 = work.tile * kKeys;
   QueryTileIterator<kKeys, kRows> at(p.parts, work, key0, headK * p.group, p.group);
   if (!at.isValid() || column0 >= max(p.headDim, p.valueHeadDim)) return;
@@ -58,8 +59,8 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
   const auto statisticsAt = [&](int step) { return RowStatistics{statistics + (step & 1) * RowStatistics::kBytes}; };
   const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& of) {
     const RowRange rows = of.range(batch);
-    loadTile<kRows, D, kThreads>(qTile(step), sourceOf(p.q, rows, p.headDim), of.row0);
-    loadTile<kRows, D, kThreads>(gTile(step), sourceOf(p.dOut, rows, p.valueHeadDim), of.row0);
+    loadTile<kRows, D, kThreads>(qTile(step), makeSource(p.q, rows, p.headDim), of.row0);
+    loadTile<kRows, D, kThreads>(gTile(step), makeSource(p.dOut, rows, p.valueHeadDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
       const RowStatistics to = statisticsAt(step);
@@ -69,8 +70,8 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
       storeShared(to.lse() + threadIdx.x * 4, lse);
     }
   };
-  loadTile<kKeys, D, kThreads>(kTile, sourceOf(p.k, own, p.headDim), key0);
-  loadTile<kKeys, D, kThreads>(vTile, sourceOf(p.v, own, p.valueHeadDim), key0);
+  loadTile<kKeys, D, kThreads>(kTile, makeSource(p.k, ownRange, p.headDim), key0);
+  loadTile<kKeys, D, kThreads>(vTile, makeSource(p.v, ownRange, p.valueHeadDim), key0);
   loadStep(0, at);
   commitCopies();
 
@@ -81,7 +82,7 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
   for (int step = 0; at.isValid(); step++) {
     waitCopies<0>();
     syncBlock();  // this step is here; nobody reads the last one any more
-    const QueryTileIterator<kKeys, kRows> now = at;
+    const QueryTileIterator<kKeys, kRows> currentTile = at;
     at.next();
     if (at.isValid()) loadStep(step + 1, at);
     commitCopies();
@@ -89,33 +90,33 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
     float s[M][K][4], dp[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, kTile, warp * M * 16, qTile(step));
-    const auto modifiers = scores.of(now.part, batch, now.head);
+    const auto modifiers = scores.forPart(currentTile.part, batch, currentTile.head);
     typename Scores::template Changes<K, 4> changes[M];
     float weights[M][K][4];  // as they count
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      modifiers.modify(s[m], p.scale, changes[m], RowsOfKeys{key(m), now.row0});
+      modifiers.modify(s[m], p.scale, changes[m], RowsOfKeys{key(m), currentTile.row0});
       probabilitiesByColumn(s[m], modifiers.scale(p.scale), statisticsAt(step));
-      if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
+      if (currentTile.needsMask()) maskRows(currentTile.visible(), s[m], key(m), currentTile.row0);
       copy(weights[m], s[m]);
-      modifiers.drop(weights[m], changes[m]);
+      modifiers.applyDropout(weights[m], changes[m]);
     }
     multiply<T, D>(dv, weights, gTile(step), column0 / 8);
     clear(dp);
     multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      modifiers.drop(dp[m], changes[m]);
+      modifiers.applyDropout(dp[m], changes[m]);
       scoreGradientsByColumn(s[m], dp[m], statisticsAt(step));
       differentiate(s[m], modifiers, changes[m]);
-      if (now.needsMask()) maskRows(now.visible(), s[m], key(m), now.row0);
+      if (currentTile.needsMask()) maskRows(currentTile.visible(), s[m], key(m), currentTile.row0);
     }
     multiply<T, D>(dk, s, qTile(step), column0 / 8);
   }
 #pragma unroll
   for (int m = 0; m < M; m++) {
-    addRows(p.dk, own, key(m), {column0, p.headDim}, dk[m], p.scale);
-    addRows(p.dv, own, key(m), {column0, p.valueHeadDim}, dv[m], 1.f);
+    addRows(p.dk, ownRange, key(m), {column0, p.headDim}, dk[m], p.scale);
+    addRows(p.dv, ownRange, key(m), {column0, p.valueHeadDim}, dv[m], 1.f);
   }
 }
 
@@ -123,16 +124,16 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = queriesShape(D);
-  constexpr int kRows = kShape.own, kKeys = kShape.other, kThreads = kShape.threads();
+  constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int head = blockIdx.y, headK = head / p.group;
-  const WorkTile work = workTileOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, kRows, work.tile);
+  const WorkTile work = findWorkTile(p.parts, blockIdx.x);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;
 
@@ -141,11 +142,11 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
     const RowRange keys = at.range(batch, headK);
-    loadTile<kKeys, D, kThreads>(kTile(step), sourceOf(p.k, keys, p.headDim), at.key0);
-    loadTile<kKeys, D, kThreads>(vTile(step), sourceOf(p.v, keys, p.valueHeadDim), at.key0);
+    loadTile<kKeys, D, kThreads>(kTile(step), makeSource(p.k, keys, p.headDim), at.key0);
+    loadTile<kKeys, D, kThreads>(vTile(step), makeSource(p.v, keys, p.valueHeadDim), at.key0);
   };
-  loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
-  loadTile<kRows, D, kThreads>(gTile, sourceOf(p.dOut, own, p.valueHeadDim), row0);
+  loadTile<kRows, D, kThreads>(qTile, makeSource(p.q, ownRange, p.headDim), row0);
+  loadTile<kRows, D, kThreads>(gTile, makeSource(p.dOut, ownRange, p.valueHeadDim), row0);
   loadStep(0);
   commitCopies();
 
@@ -156,15 +157,15 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
   for (int m = 0; m < M; m++) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      lse[m][h] = loadLse(p.lse, own, row(m) + h * 8);
-      delta[m][h] = loadDelta(p.delta, own, row(m) + h * 8);
+      lse[m][h] = loadLse(p.lse, ownRange, row(m) + h * 8);
+      delta[m][h] = loadDelta(p.delta, ownRange, row(m) + h * 8);
     }
   }
 
   for (int step = 0; at.isValid(); step++) {
     waitCopies<0>();
     syncBlock();
-    const KeyTileIterator<kRows, kKeys> now = at;
+    const KeyTileIterator<kRows, kKeys> currentTile = at;
     at.next();
     if (at.isValid()) loadStep(step + 1);
     commitCopies();
@@ -174,21 +175,21 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
     clear(dp);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile(step));
     multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
-    const auto modifiers = scores.of(now.part, batch, head);
+    const auto modifiers = scores.forPart(currentTile.part, batch, head);
 #pragma unroll
     for (int m = 0; m < M; m++) {
       typename Scores::template Changes<K, 4> changes;
-      modifiers.modify(s[m], p.scale, changes, RowsOfQueries{row(m), now.key0});
+      modifiers.modify(s[m], p.scale, changes, RowsOfQueries{row(m), currentTile.key0});
       probabilitiesByRow(s[m], modifiers.scale(p.scale), lse[m]);
-      modifiers.drop(dp[m], changes);
+      modifiers.applyDropout(dp[m], changes);
       scoreGradientsByRow(s[m], dp[m], delta[m]);
       differentiate(s[m], modifiers, changes);
-      if (now.needsMask()) maskKeys(now.visible(), s[m], row(m), now.key0, 0.f);
+      if (currentTile.needsMask()) maskKeys(currentTile.visible(), s[m], row(m), currentTile.key0, 0.f);
     }
     multiply<T, D>(dq, s, kTile(step));
   }
 #pragma unroll
-  for (int m = 0; m < M; m++) addRows(p.dq, own, row(m), {0, p.headDim}, dq[m], p.scale);
+  for (int m = 0; m < M; m++) addRows(p.dq, ownRange, row(m), {0, p.headDim}, dq[m], p.scale);
 }
 
 }  // namespace mosaic::cuda

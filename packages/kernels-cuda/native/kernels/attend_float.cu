@@ -22,18 +22,18 @@ DEVICE float octetMax(float x) {
 }
 
 template <int R, int N>
-DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row0, State<R, N>& state) {
+DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int row0, State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + threadY() + 8 * i;
-    const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
-    const bool seen = lse != -infinity();
-    state.m[i] = seen ? lse : -infinity();
-    state.l[i] = seen && threadX() == 0 ? 1.f : 0.f;
+    const float lse = r < ownRange.length ? load(rowOf(p.lse, ownRange, r)) : -infinity();
+    const bool hasSeenKeys = lse != -infinity();
+    state.m[i] = hasSeenKeys ? lse : -infinity();
+    state.l[i] = hasSeenKeys && threadX() == 0 ? 1.f : 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = threadX() + 8 * n;
-      state.acc[i][n] = seen && c < p.valueHeadDim ? load(rowOf(p.out, own, r) + c * p.out.column) : 0.f;
+      state.acc[i][n] = hasSeenKeys && c < p.valueHeadDim ? load(rowOf(p.out, ownRange, r) + c * p.out.column) : 0.f;
     }
   }
 }
@@ -46,46 +46,46 @@ DEVICE void onlineSoftmax(const VisibleInterval& visible, float scale, int row0,
   for (int i = 0; i < R; i++) {
     const int r = row0 + threadY() + 8 * i;
     const int begin = edgePosition(visible, visible.begin, r), end = edgePosition(visible, visible.end, r);
-    float top = -infinity();
+    float maxScore = -infinity();
 #pragma unroll
     for (int j = 0; j < R; j++) {
       const int key = key0 + threadX() + 8 * j;
       s[i][j] = key < begin || key >= end ? -infinity() : roundedProduct(s[i][j], scale);
-      top = fmaxf(top, s[i][j]);
+      maxScore = fmaxf(maxScore, s[i][j]);
     }
-    const float was = state.m[i], now = fmaxf(was, octetMax(top));
-    const float base = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
-    const float keep = exp2f((was - base) * kLog2e);
+    const float oldMax = state.m[i], newMax = fmaxf(oldMax, octetMax(maxScore));
+    const float baseMax = newMax == -infinity() ? 0.f : newMax;  // −∞ − −∞ would be NaN
+    const float decay = exp2f((oldMax - baseMax) * kLog2e);
     float sum = 0.f;
 #pragma unroll
     for (int j = 0; j < R; j++) {
-      s[i][j] = s[i][j] == -infinity() ? maskedWeight() : exp2f((s[i][j] - base) * kLog2e);
+      s[i][j] = s[i][j] == -infinity() ? maskedWeight() : exp2f((s[i][j] - baseMax) * kLog2e);
       sum += s[i][j];
     }
-    state.m[i] = now;
-    state.l[i] = state.l[i] * keep + sum;
+    state.m[i] = newMax;
+    state.l[i] = state.l[i] * decay + sum;
 #pragma unroll
-    for (int n = 0; n < N; n++) state.acc[i][n] *= keep;
+    for (int n = 0; n < N; n++) state.acc[i][n] *= decay;
   }
 }
 
 /// Writes the state of the rows that saw something.
 template <int R, int N>
-DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& own, int row0,
-                   const State<R, N>& state) {
+DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& ownRange, int row0,
+                       const State<R, N>& state) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = row0 + threadY() + 8 * i;
     const float sum = octetSum(state.l[i]);
-    if (r >= own.length || !hasVisibleKeys(p.parts, work, r)) continue;
+    if (r >= ownRange.length || !hasVisibleKeys(p.parts, work, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if (threadX() == 0) {
-      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : state.m[i] + log2f(sum) * kLn2);
+      store(rowOf(p.lse, ownRange, r), sum == 0.f ? -infinity() : state.m[i] + log2f(sum) * kLn2);
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = threadX() + 8 * n;
-      if (c < p.valueHeadDim) store(rowOf(p.out, own, r) + c * p.out.column, state.acc[i][n] * inverse);
+      if (c < p.valueHeadDim) store(rowOf(p.out, ownRange, r) + c * p.out.column, state.acc[i][n] * inverse);
     }
   }
 }
@@ -95,18 +95,18 @@ template <int D, class Scores = PlainScores>
 DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   using Tile = FloatTile<D>;
   const int head = blockIdx.y, headK = head / p.group;
-  const WorkTile work = workTileOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Tile::kSide, work.tile);
+  const WorkTile work = findWorkTile(p.parts, blockIdx.x);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;
 
-  loadFloatTile<D>(q, p.q, own, row0, p.headDim);
+  loadFloatTile<D>(q, p.q, ownRange, row0, p.headDim);
   State<Tile::kMicroTile, Tile::kColumns> state;
-  loadState(p, own, row0, state);
+  loadState(p, ownRange, row0, state);
   for (; at.isValid(); at.next()) {
     const RowRange keys = at.range(batch, headK);
     syncBlock();  // nobody reads the last keys any more
@@ -115,16 +115,16 @@ DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
     syncBlock();
     float s[Tile::kMicroTile][Tile::kMicroTile];
     dotRows<D>(s, q, k, p.headDim);
-    const auto modifiers = scores.of(at.part, batch, head);
+    const auto modifiers = scores.forPart(at.part, batch, head);
     typename Scores::template Changes<Tile::kMicroTile, Tile::kMicroTile> changes;
     modifiers.modify(s, p.scale, changes, FloatRowsOfQueries{row0, at.key0});
     onlineSoftmax(at.visible(), modifiers.scale(p.scale), row0, at.key0, s, state);
-    modifiers.drop(s, changes);
+    modifiers.applyDropout(s, changes);
     storeSquare<D>(square, s);
     syncWarp();
     addProduct<D>(state.acc, square, v, min(Tile::kSide, at.end - at.key0));
   }
-  storeState(p, work, own, row0, state);
+  storeState(p, work, ownRange, row0, state);
 }
 
 }  // namespace

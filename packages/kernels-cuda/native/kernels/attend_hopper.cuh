@@ -13,13 +13,13 @@ namespace mosaic::cuda {
 template <int D>
 struct HopperForward {
   static constexpr HopperShape kShape = forwardHopperShape(D);
-  static constexpr int kRows = kShape.own, kKeys = kShape.other, kGroups = kShape.groups;
+  static constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kGroups = kShape.groups;
   using Tiles = KeyTileIterator<kRows, kKeys>;
   using KvPipeline = TmaPipeline<kPanelsBytes<kKeys, D>>;
 
   const AttendHopperParameters& p;
   WorkTile work;
-  RowRange own;
+  RowRange ownRange;
   int headK, row0;
   SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kRows, D>;
   SharedAddress qFull = stages + 2 * kStages * kPanelsBytes<kKeys, D>;
@@ -28,23 +28,23 @@ struct HopperForward {
   /// The thread that loads: queries once, then keys and values as room becomes free.
   DEVICE void load(Tiles at) const {
     arriveExpectTx(qFull, kPanelsBytes<kRows, D>);
-    loadPanels<kRows, D>(q, p.q, {0, own.first + row0, own.head, own.batch}, qFull);
+    loadPanels<kRows, D>(q, p.q, {0, ownRange.first + row0, ownRange.head, ownRange.batch}, qFull);
     for (int step = 0; at.isValid(); at.next(), step++) {
-      const TmaCoordinates place{0, at.firstKey(), headK, own.batch};
+      const TmaCoordinates coordinates{0, at.firstKey(), headK, ownRange.batch};
       keys.producerAcquire(step);
       arriveExpectTx(keys.fullBarrier(step), kPanelsBytes<kKeys, D>);
-      loadPanels<kKeys, D>(keys.tile(step), p.k, place, keys.fullBarrier(step));
+      loadPanels<kKeys, D>(keys.tile(step), p.k, coordinates, keys.fullBarrier(step));
       values.producerAcquire(step);
       arriveExpectTx(values.fullBarrier(step), kPanelsBytes<kKeys, D>);
-      loadPanels<kKeys, D>(values.tile(step), p.v, place, values.fullBarrier(step));
+      loadPanels<kKeys, D>(values.tile(step), p.v, coordinates, values.fullBarrier(step));
     }
   }
 
   /// Before turns: all warpgroups meet here.
-  DEVICE void clearValues(int step, int seen) const {
-    if (seen >= kKeys) return;
+  DEVICE void clearValues(int step, int validRows) const {
+    if (validRows >= kKeys) return;
     values.consumerWait(step);
-    clearRows<kKeys, D, kGroups>(values.tile(step), seen);
+    clearRows<kKeys, D, kGroups>(values.tile(step), validRows);
     syncCleared<kGroups>();
   }
 
@@ -54,9 +54,9 @@ struct HopperForward {
     const int lane = threadIdx.x & 31, row = row0 + group * 64 + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
     const float scale = p.base.scale;
     const OrderBarrier<kGroups> order{group};
-    float s[kKeys / 8][4], acc[D / 8][4], top[2], sum[2], keep[2];
+    float s[kKeys / 8][4], acc[D / 8][4], maxScore[2], sum[2], decay[2];
     uint32_t weights[kKeys / 16][4];  // the softmax of the last scores, as the left operand of the next product
-    loadState(p.base, own, row, acc, top, sum);
+    loadState(p.base, ownRange, row, acc, maxScore, sum);
     order.init();
 
     awaitPhase(qFull, 0);
@@ -67,14 +67,14 @@ struct HopperForward {
     waitWgmma<0>(s);
     keys.consumerRelease(0);
     if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
-    onlineSoftmax(s, scale, top, sum, keep);
-    scaleRows(acc, keep);
+    onlineSoftmax(s, scale, maxScore, sum, decay);
+    scaleRows(acc, decay);
     packRows<T>(weights, s);
 
-    int step = 0, seen = at.valid();
+    int step = 0, validRows = at.validCount();
     for (at.next(); at.isValid(); at.next()) {
-      clearValues(step, seen);
-      seen = at.valid();
+      clearValues(step, validRows);
+      validRows = at.validCount();
       step++;
       keys.consumerWait(step);
       order.wait();
@@ -90,20 +90,20 @@ struct HopperForward {
       waitWgmma<1>(s);  // the scores are here, the values still under way
       keys.consumerRelease(step);
       if (at.needsMask()) maskKeys(at.visible(), s, row, at.key0, -infinity());
-      onlineSoftmax(s, scale, top, sum, keep);
+      onlineSoftmax(s, scale, maxScore, sum, decay);
 
       waitWgmma<0>(acc);
       values.consumerRelease(step - 1);
-      scaleRows(acc, keep);
+      scaleRows(acc, decay);
       packRows<T>(weights, s);
     }
-    clearValues(step, seen);
+    clearValues(step, validRows);
     values.consumerWait(step);
     fenceWgmma();
     startMatmul<T>(acc, weights, values.tile(step));
     commitWgmma();
     waitWgmma<0>(acc);
-    storeState(p.base, work, own, row, acc, top, sum);
+    storeState(p.base, work, ownRange, row, acc, maxScore, sum);
   }
 };
 
@@ -111,14 +111,15 @@ struct HopperForward {
 template <class T, int D>
 DEVICE void attendHopper(const AttendHopperParameters& p) {
   using Forward = HopperForward<D>;
-  const WorkTile work = workTileOf(p.base.parts, blockIdx.x);
-  const Part& any = p.base.parts.part[work.first];
-  const RowRange own{batchOf(p.base.parts), static_cast<int>(blockIdx.y), any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, Forward::kRows, work.tile);
+  const WorkTile work = findWorkTile(p.base.parts, blockIdx.x);
+  const Part& firstPart = p.base.parts.part[work.first];
+  const RowRange ownRange{batchIndex(p.base.parts), static_cast<int>(blockIdx.y), firstPart.row,
+                          firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, Forward::kRows, work.tile);
   const typename Forward::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 
-  const Forward forward{p, work, own, own.head / p.base.group, row0};
+  const Forward forward{p, work, ownRange, ownRange.head / p.base.group, row0};
   initBlockBarrier(forward.qFull, [&] {
     forward.keys.init(1, 4 * Forward::kGroups);
     forward.values.init(1, 4 * Forward::kGroups);

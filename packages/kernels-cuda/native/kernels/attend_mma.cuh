@@ -11,31 +11,29 @@ namespace mosaic::cuda {
 template <class T, int D, class Scores = PlainScores>
 DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   constexpr BlockShape kShape = forwardShape(D);
-  constexpr int kRows = kShape.own, kKeys = kShape.other, kThreads = kShape.threads();
+  constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kThreads = kShape.threads();
   constexpr int M = kRows / (16 * kShape.warps), K = kKeys / 8, N = D / 8;
   static_assert(M >= 1 && kRows == M * 16 * kShape.warps);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int head = blockIdx.y, headK = head / p.group;
-  const WorkTile work = workTileOf(p.parts, blockIdx.x);
-  const Part& any = p.parts.part[work.first];
-  const int batch = batchOf(p.parts);
-  const RowRange own{batch, head, any.row, any.visible.rows};
-  const int row0 = lastTileFirst(own.length, kRows, work.tile);
+  const WorkTile work = findWorkTile(p.parts, blockIdx.x);
+  const Part& firstPart = p.parts.part[work.first];
+  const int batch = batchIndex(p.parts);
+  const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
+  const int row0 = lastTileFirst(ownRange.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 
-  const auto source = [&](const Matrix& x, int columns) {
-    return sourceOf(x, at.range(batch, headK), columns);
-  };
+  const auto source = [&](const Matrix& x, int columns) { return makeSource(x, at.range(batch, headK), columns); };
   const SharedAddress qTile = sharedBase(), kTile = qTile + kTileBytes<kRows, D>, vTile = kTile + kTileBytes<kKeys, D>;
-  loadTile<kRows, D, kThreads>(qTile, sourceOf(p.q, own, p.headDim), row0);
+  loadTile<kRows, D, kThreads>(qTile, makeSource(p.q, ownRange, p.headDim), row0);
   loadTile<kKeys, D, kThreads>(kTile, source(p.k, p.headDim), at.key0);
   commitCopies();
 
   const auto row = [&](int m) { return row0 + (warp * M + m) * 16 + (lane >> 2); };  // this lane's first
-  float acc[M][N][4], top[M][2], sum[M][2];
+  float acc[M][N][4], maxScore[M][2], sum[M][2];
 #pragma unroll
-  for (int m = 0; m < M; m++) loadState(p, own, row(m), acc[m], top[m], sum[m]);
+  for (int m = 0; m < M; m++) loadState(p, ownRange, row(m), acc[m], maxScore[m], sum[m]);
 
   while (at.isValid()) {
     waitCopies<0>();
@@ -46,7 +44,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
     float s[M][K][4];
     clear(s);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile);
-    const auto modifiers = scores.of(at.part, batch, head);
+    const auto modifiers = scores.forPart(at.part, batch, head);
     typename Scores::template Changes<K, 4> changes[M];
 #pragma unroll
     for (int m = 0; m < M; m++) modifiers.modify(s[m], p.scale, changes[m], RowsOfQueries{row(m), at.key0});
@@ -63,15 +61,15 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
 
 #pragma unroll
     for (int m = 0; m < M; m++) {
-      float keep[2];
-      onlineSoftmax(s[m], modifiers.scale(p.scale), top[m], sum[m], keep);
-      scaleRows(acc[m], keep);
-      modifiers.drop(s[m], changes[m]);
+      float decay[2];
+      onlineSoftmax(s[m], modifiers.scale(p.scale), maxScore[m], sum[m], decay);
+      scaleRows(acc[m], decay);
+      modifiers.applyDropout(s[m], changes[m]);
     }
     multiply<T, D>(acc, s, vTile);
   }
 #pragma unroll
-  for (int m = 0; m < M; m++) storeState(p, work, own, row(m), acc[m], top[m], sum[m]);
+  for (int m = 0; m < M; m++) storeState(p, work, ownRange, row(m), acc[m], maxScore[m], sum[m]);
 }
 
 }  // namespace mosaic::cuda

@@ -11,7 +11,7 @@ namespace {
 constexpr float kSqrtHalf = 0.70710678118654752f, kInverseRootTau = 0.39894228040143268f;
 constexpr float kTwiceRootTwoOverPi = 1.59576912160573071f;
 
-DEVICE float binaryOf(BinaryOp op, float a, float b) {
+DEVICE float applyBinary(BinaryOp op, float a, float b) {
   switch (op) {
     case BinaryOp::Add: return a + b;
     case BinaryOp::Sub: return a - b;
@@ -22,14 +22,14 @@ DEVICE float binaryOf(BinaryOp op, float a, float b) {
   __builtin_unreachable();
 }
 
-DEVICE float sigmoidOf(float x) { return 1.f / (1.f + expf(-x)); }
+DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 /// Of geluTanh: the cubic term, as good as constant where the sigmoid is long 0 or 1, so that no product overflows.
-DEVICE float cubicOf(float x) { return 0.044715f * fminf(x * x, 1e6f); }
+DEVICE float cubicTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
 /// ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
-DEVICE float tanhGateOf(float x) { return sigmoidOf(kTwiceRootTwoOverPi * x * (1.f + cubicOf(x))); }
+DEVICE float tanhGate(float x) { return sigmoid(kTwiceRootTwoOverPi * x * (1.f + cubicTerm(x))); }
 
-DEVICE float unaryOf(UnaryOp op, float x) {
+DEVICE float applyUnary(UnaryOp op, float x) {
   switch (op) {
     case UnaryOp::Neg: return -x;
     case UnaryOp::Exp: return expf(x);
@@ -37,17 +37,17 @@ DEVICE float unaryOf(UnaryOp op, float x) {
     case UnaryOp::Sqrt: return sqrtf(x);
     case UnaryOp::Rsqrt: return 1.f / sqrtf(x);
     case UnaryOp::Tanh: return tanhf(x);
-    case UnaryOp::Sigmoid: return sigmoidOf(x);
+    case UnaryOp::Sigmoid: return sigmoid(x);
     case UnaryOp::Relu: return x != x ? x : fmaxf(x, 0.f);
     case UnaryOp::Gelu: return 0.5f * x * (1.f + erff(x * kSqrtHalf));
-    case UnaryOp::GeluTanh: return x * tanhGateOf(x);
-    case UnaryOp::Silu: return x * sigmoidOf(x);
+    case UnaryOp::GeluTanh: return x * tanhGate(x);
+    case UnaryOp::Silu: return x * sigmoid(x);
     case UnaryOp::Square: return x * x;
   }
   __builtin_unreachable();
 }
 
-DEVICE float derivativeOf(UnaryOp op, float x) {
+DEVICE float unaryDerivative(UnaryOp op, float x) {
   switch (op) {
     case UnaryOp::Neg: return -1.f;
     case UnaryOp::Exp: return expf(x);
@@ -59,17 +59,17 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
       return 1.f - y * y;
     }
     case UnaryOp::Sigmoid: {
-      const float y = sigmoidOf(x);
+      const float y = sigmoid(x);
       return y * (1.f - y);
     }
     case UnaryOp::Relu: return x > 0.f ? 1.f : 0.f;
     case UnaryOp::Gelu: return 0.5f * (1.f + erff(x * kSqrtHalf)) + x * kInverseRootTau * expf(-0.5f * x * x);
     case UnaryOp::GeluTanh: {
-      const float y = tanhGateOf(x);
-      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * cubicOf(x));
+      const float y = tanhGate(x);
+      return y + x * y * (1.f - y) * kTwiceRootTwoOverPi * (1.f + 3.f * cubicTerm(x));
     }
     case UnaryOp::Silu: {
-      const float y = sigmoidOf(x);
+      const float y = sigmoid(x);
       return y * (1.f + x * (1.f - y));
     }
     case UnaryOp::Square: return 2.f * x;
@@ -77,19 +77,19 @@ DEVICE float derivativeOf(UnaryOp op, float x) {
   __builtin_unreachable();
 }
 
-struct AdamCoefficients {
+struct AdamElement {
   float parameter, first, second;
 };
 
-DEVICE AdamCoefficients adamOf(const AdamParameters& p, AdamCoefficients x, float g) {
-  const float second = p.beta2 * x.second + p.rest2 * (g * g);
-  const float norm = sqrtf(second) * p.root + p.epsilon;
+DEVICE AdamElement adamStep(const AdamParameters& p, AdamElement x, float g) {
+  const float second = p.beta2 * x.second + p.oneMinusBeta2 * (g * g);
+  const float norm = sqrtf(second) * p.inverseRootCorrection + p.epsilon;
   if (p.kind == AdamKind::AdamW) {
-    const float first = x.first + p.rest1 * (g - x.first);
-    return {x.parameter * p.keep - p.size * first / norm, first, second};
+    const float first = x.first + p.oneMinusBeta1 * (g - x.first);
+    return {x.parameter * p.decayFactor - p.stepSize * first / norm, first, second};
   }
   const float update = g / norm + p.decay * x.parameter;
-  return {x.parameter + p.mix * (x.first - x.parameter) + p.along * update, x.first - p.rate * update, second};
+  return {x.parameter + p.mix * (x.first - x.parameter) + p.updateScale * update, x.first - p.rate * update, second};
 }
 
 }  // namespace
@@ -107,29 +107,29 @@ __global__ void copy(const __grid_constant__ CopyParameters p) {
 
 __global__ void binary(const __grid_constant__ BinaryParameters p) {
   const auto& [out, a, b] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
-    storeElement(out, at[0], binaryOf(p.op, loadElement(a, at[1]), loadElement(b, at[2])));
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
+    storeElement(out, at[0], applyBinary(p.op, loadElement(a, at[1]), loadElement(b, at[2])));
   });
 }
 
 __global__ void scalar(const __grid_constant__ ScalarParameters p) {
   const auto& [out, x] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) {
-    storeElement(out, at[0], binaryOf(p.op, loadElement(x, at[1]), p.value));
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[2]) {
+    storeElement(out, at[0], applyBinary(p.op, loadElement(x, at[1]), p.value));
   });
 }
 
 __global__ void unary(const __grid_constant__ UnaryParameters p) {
   const auto& [out, x] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) {
-    storeElement(out, at[0], unaryOf(p.op, loadElement(x, at[1])));
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[2]) {
+    storeElement(out, at[0], applyUnary(p.op, loadElement(x, at[1])));
   });
 }
 
 __global__ void gate(const __grid_constant__ GateParameters p) {
   const auto& [out, a, b] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
-    storeElement(out, at[0], unaryOf(p.op, loadElement(a, at[1])) * loadElement(b, at[2]));
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
+    storeElement(out, at[0], applyUnary(p.op, loadElement(a, at[1])) * loadElement(b, at[2]));
   });
 }
 
@@ -145,16 +145,16 @@ __global__ void rotary(const __grid_constant__ RotaryParameters p) {
 
 __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
   const auto& [dx, x, dy] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
-    storeElement(dx, at[0], loadElement(dy, at[2]) * derivativeOf(p.op, loadElement(x, at[1])));
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
+    storeElement(dx, at[0], loadElement(dy, at[2]) * unaryDerivative(p.op, loadElement(x, at[1])));
   });
 }
 
 __global__ void randomNumbers(const __grid_constant__ RandomParameters p) {
   forEachElement(p.loop, [&](int64_t index, const int64_t(&at)[1]) {
     const auto i = static_cast<uint64_t>(index);
-    const bool even = p.kind == RandomKind::Uniform;
-    const float value = even ? uniformOf(p.philox, i, p.a, p.b) : normalOf(p.philox, i, p.a, p.b);
+    const bool isUniform = p.kind == RandomKind::Uniform;
+    const float value = isUniform ? drawUniform(p.philox, i, p.a, p.b) : drawNormal(p.philox, i, p.a, p.b);
     storeElement(p.loop.operand[0], at[0], value);
   });
 }
@@ -162,20 +162,20 @@ __global__ void randomNumbers(const __grid_constant__ RandomParameters p) {
 __global__ void dropout(const __grid_constant__ DropoutParameters p) {
   const auto& [out, x, index] = p.loop.operand;
   const float scale = 1.f / (1.f - p.probability);
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
-    const float drawn = uniformOf(p.philox, static_cast<uint64_t>(p.first + at[2]), 0.f, 1.f);
-    storeElement(out, at[0], drawn < p.probability ? 0.f : loadElement(x, at[1]) * scale);
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
+    const float randomValue = drawUniform(p.philox, static_cast<uint64_t>(p.first + at[2]), 0.f, 1.f);
+    storeElement(out, at[0], randomValue < p.probability ? 0.f : loadElement(x, at[1]) * scale);
   });
 }
 
 __global__ void adam(const __grid_constant__ AdamParameters p) {
   const auto& [parameter, first, second, gradient] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[4]) {
-    const AdamCoefficients old{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
-    const AdamCoefficients next = adamOf(p, old, loadElement(gradient, at[3]));
-    storeElement(parameter, at[0], next.parameter);
-    storeElement(first, at[1], next.first);
-    storeElement(second, at[2], next.second);
+  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[4]) {
+    const AdamElement oldElement{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
+    const AdamElement newElement = adamStep(p, oldElement, loadElement(gradient, at[3]));
+    storeElement(parameter, at[0], newElement.parameter);
+    storeElement(first, at[1], newElement.first);
+    storeElement(second, at[2], newElement.second);
   });
 }
 

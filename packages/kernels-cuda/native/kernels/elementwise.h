@@ -60,7 +60,8 @@ struct DropoutParameters {
 struct AdamParameters {
   Loop<4> loop;  // parameter, first, second, gradient
   AdamKind kind;
-  float rate, beta2, rest1, rest2, size, root, epsilon, keep, decay, mix, along;
+  float rate, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon, decayFactor, decay, mix,
+      updateScale;
 };
 
 }  // namespace mosaic::cuda

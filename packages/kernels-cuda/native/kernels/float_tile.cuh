@@ -51,8 +51,8 @@ DEVICE void loadFloatTile(SharedAddress tile, const Matrix& x, const RowRange& r
   const int64_t first = run.batch * x.batch + run.head * x.head + (run.first + row0) * x.row;
   for (int i = threadIdx.x; i < FloatTile<D>::kSide * D; i += kFloatThreads) {
     const int r = i / D, c = i % D;
-    const bool real = row0 + r < run.length && c < columns;
-    storeShared(FloatTile<D>::elementAddress(tile, r, c), real ? loadElement(x, first + r * x.row + c) : 0.f);
+    const bool isInBounds = row0 + r < run.length && c < columns;
+    storeShared(FloatTile<D>::elementAddress(tile, r, c), isInBounds ? loadElement(x, first + r * x.row + c) : 0.f);
   }
 }
 
@@ -111,7 +111,7 @@ DEVICE void addProduct(float (&acc)[R][D / 8], SharedAddress square, SharedAddre
 
 /// Adds scale · acc to rows row0 + y + 8i.
 template <int D, int R = floatMicroTile(D)>
-DEVICE void addFloatRows(const Accumulator& into, const RowRange& own, int row0, int columns,
+DEVICE void addFloatRows(const Accumulator& into, const RowRange& ownRange, int row0, int columns,
                          const float (&acc)[R][D / 8], float scale) {
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -119,8 +119,8 @@ DEVICE void addFloatRows(const Accumulator& into, const RowRange& own, int row0,
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
       const int c = threadX() + 8 * n;
-      if (r >= own.length || c >= columns) continue;
-      float* at = rowOf(into, own, r) + c * into.column;
+      if (r >= ownRange.length || c >= columns) continue;
+      float* at = rowOf(into, ownRange, r) + c * into.column;
       store(at, load(at) + scale * acc[i][n]);
     }
   }

@@ -12,12 +12,12 @@ struct Columns {
 
 /// Adds scale · acc to 16 rows of this warp, of which `row` is the lane's first.
 template <int N>
-DEVICE void addRows(const Accumulator& into, const RowRange& own, int row, Columns columns, const float (&acc)[N][4],
-                    float scale) {
+DEVICE void addRows(const Accumulator& into, const RowRange& ownRange, int row, Columns columns,
+                    const float (&acc)[N][4], float scale) {
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    if (row + h * 8 >= own.length) continue;
-    float* to = rowOf(into, own, row + h * 8);
+    if (row + h * 8 >= ownRange.length) continue;
+    float* to = rowOf(into, ownRange, row + h * 8);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const int c = columns.first + n * 8 + (threadIdx.x & 3) * 2;
@@ -60,8 +60,8 @@ struct ColumnStatistics {
     static_assert(COLUMNS == 32 || COLUMNS == 64);
     const int lane = threadIdx.x & 31;
     if constexpr (COLUMNS == 32) return anyLane(isLarge(loadShared(lse() + lane * 4)));
-    const float2 two = loadShared2(lse() + lane * 8);
-    return anyLane(isLarge(two.x) || isLarge(two.y));
+    const float2 pair = loadShared2(lse() + lane * 8);
+    return anyLane(isLarge(pair.x) || isLarge(pair.y));
   }
 };
 
@@ -74,18 +74,18 @@ DEVICE void probabilitiesByColumn(float (&s)[K][4], float scale, const ColumnSta
   if (of.anyLarge()) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
-      const float2 own = loadShared2(of.lse() + (n * 8 + first) * 4);
+      const float2 pair = loadShared2(of.lse() + (n * 8 + first) * 4);
 #pragma unroll
-      for (int i = 0; i < 4; i++) s[n][i] = scaledExp(s[n][i], scale, i & 1 ? own.y : own.x);
+      for (int i = 0; i < 4; i++) s[n][i] = scaledExp(s[n][i], scale, i & 1 ? pair.y : pair.x);
     }
     return;
   }
   const float scale2 = scale * kLog2e;
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 own = loadShared2(of.lse2() + (n * 8 + first) * 4);
+    const float2 pair = loadShared2(of.lse2() + (n * 8 + first) * 4);
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -(i & 1 ? own.y : own.x)));
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -(i & 1 ? pair.y : pair.x)));
   }
 }
 
@@ -94,9 +94,9 @@ template <int K>
 DEVICE void scoreGradientsByColumn(float (&s)[K][4], const float (&dp)[K][4], const ColumnStatistics<K * 8>& of) {
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 own = loadShared2(of.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
+    const float2 pair = loadShared2(of.delta() + (n * 8 + (threadIdx.x & 3) * 2) * 4);
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - (i & 1 ? own.y : own.x);
+    for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - (i & 1 ? pair.y : pair.x);
   }
 }
 

@@ -11,9 +11,9 @@ namespace mosaic::cuda {
 /// Registers of a multiprocessor.
 constexpr int kRegisterFile = 65536;
 
-/// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `other` keys (or rows) at a time.
+/// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `stepTile` keys (or rows) at a time.
 struct HopperShape {
-  int own, other, groups;
+  int ownTile, stepTile, groups;
 
   HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
   /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
@@ -38,11 +38,11 @@ HOST_AND_DEVICE constexpr HopperShape forwardHopperShape(int headDim) {
 
 HOST_AND_DEVICE constexpr unsigned forwardHopperBytes(int headDim) {
   const HopperShape shape = forwardHopperShape(headDim);
-  return static_cast<unsigned>((shape.own + 2 * kStages * shape.other) * headDim * 2 + kBarrierBytes);
+  return static_cast<unsigned>((shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 + kBarrierBytes);
 }
 
 struct AttendHopperParameters {
-  TensorMap q, k, v;  // boxes of `own` rows, and of `other`
+  TensorMap q, k, v;  // boxes of `ownTile` rows, and of `stepTile`
   AttendParameters base;
 };
 static_assert(sizeof(AttendHopperParameters) <= kMaxArgumentBytes);
@@ -56,16 +56,16 @@ HOST_AND_DEVICE constexpr HopperShape queriesHopperShape(int) { return {128, 128
 /// k and v; q and dOut twice; three numbers of each row (gradients.cuh) twice.
 HOST_AND_DEVICE constexpr unsigned keysHopperBytes(int headDim) {
   const HopperShape shape = keysHopperShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + 12 * kStages * shape.other +
-                               kBarrierBytes);
+  return static_cast<unsigned>((2 * shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 +
+                               12 * kStages * shape.stepTile + kBarrierBytes);
 }
 /// q and dOut; k and v twice.
 HOST_AND_DEVICE constexpr unsigned queriesHopperBytes(int headDim) {
   const HopperShape shape = queriesHopperShape(headDim);
-  return static_cast<unsigned>((2 * shape.own + 2 * kStages * shape.other) * headDim * 2 + kBarrierBytes);
+  return static_cast<unsigned>((2 * shape.ownTile + 2 * kStages * shape.stepTile) * headDim * 2 + kBarrierBytes);
 }
 
-/// Boxes of as many rows as tiles have: of `own` where a block owns them, else of `other`.
+/// Boxes of as many rows as tiles have: of `ownTile` where a block owns them, else of `stepTile`.
 struct AttendBackwardHopperParameters {
   TensorMap q, k, v, dOut;
   AttendBackwardParameters base;

@@ -46,12 +46,12 @@ DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates 
 /// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
 /// For all threads that compute, which are GROUPS warpgroups; then syncCleared.
 template <int ROWS, int D, int GROUPS>
-DEVICE void clearRows(SharedAddress tile, int seen) {
+DEVICE void clearRows(SharedAddress tile, int validRows) {
   constexpr int kWords = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
 #pragma unroll
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
     const SharedAddress lines = tile + panel * ROWS * kSwizzleRowBytes;
-    for (int i = seen * kWords + static_cast<int>(threadIdx.x) - 128; i < ROWS * kWords; i += GROUPS * 128) {
+    for (int i = validRows * kWords + static_cast<int>(threadIdx.x) - 128; i < ROWS * kWords; i += GROUPS * 128) {
       storeSharedBits(lines + i * 4, 0);
     }
   }

@@ -22,7 +22,7 @@ DEVICE float quadMax(float x) {
 }
 
 template <int N>
-DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, float (&acc)[N][4], float (&m)[2],
+DEVICE void loadState(const AttendParameters& p, const RowRange& ownRange, int row, float (&acc)[N][4], float (&m)[2],
                       float (&l)[2]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
@@ -32,11 +32,11 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, f
     l[h] = 0.f;
 #pragma unroll
     for (int n = 0; n < N; n++) acc[n][h * 2] = acc[n][h * 2 + 1] = 0.f;
-    const float lse = r < own.length ? load(rowOf(p.lse, own, r)) : -infinity();
+    const float lse = r < ownRange.length ? load(rowOf(p.lse, ownRange, r)) : -infinity();
     if (lse == -infinity()) continue;  // out is not looked at
     m[h] = lse;
     l[h] = (lane & 3) == 0 ? 1.f : 0.f;
-    const float* out = rowOf(p.out, own, r);
+    const float* out = rowOf(p.out, ownRange, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const float2 x = loadPair(p.out, out, n * 8 + (lane & 3) * 2, p.valueHeadDim);
@@ -46,9 +46,9 @@ DEVICE void loadState(const AttendParameters& p, const RowRange& own, int row, f
   }
 }
 
-/// What belongs to keys key0… that their row does not see becomes `hidden`: scores −∞, weights 0, whatever it was.
+/// What belongs to keys key0… that their row does not see becomes `maskedValue`: scores −∞, weights 0, whatever it was.
 template <int K>
-DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, int key0, float hidden) {
+DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, int key0, float maskedValue) {
   const int first = key0 + (threadIdx.x & 3) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -58,35 +58,35 @@ DEVICE void maskKeys(const VisibleInterval& visible, float (&s)[K][4], int row, 
     for (int n = 0; n < K; n++) {
 #pragma unroll
       for (int e = 0; e < 2; e++) {
-        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = hidden;
+        if (n * 8 + e < begin || n * 8 + e >= end) s[n][h * 2 + e] = maskedValue;
       }
     }
   }
 }
 
 /// `s`: scores on entry, probabilities relative to m on return. `scale` is positive. What was summed so far is to be
-/// multiplied by `keep`.
+/// multiplied by `decay`.
 template <int K>
-DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&keep)[2]) {
-  float base[2], sum[2] = {};
+DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&l)[2], float (&decay)[2]) {
+  float baseMax[2], sum[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float top = -infinity();
+    float maxScore = -infinity();
 #pragma unroll
-    for (int n = 0; n < K; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
-    const float was = m[h], now = fmaxf(was, roundedProduct(quadMax(top), scale));
-    base[h] = now == -infinity() ? 0.f : now;  // −∞ − −∞ would be NaN
-    keep[h] = fastExp2((was - base[h]) * kLog2e);
-    m[h] = now;
+    for (int n = 0; n < K; n++) maxScore = fmaxf(maxScore, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+    const float oldMax = m[h], newMax = fmaxf(oldMax, roundedProduct(quadMax(maxScore), scale));
+    baseMax[h] = newMax == -infinity() ? 0.f : newMax;  // −∞ − −∞ would be NaN
+    decay[h] = fastExp2((oldMax - baseMax[h]) * kLog2e);
+    m[h] = newMax;
   }
-  if (anyLane(isLarge(base[0]) || isLarge(base[1]))) {
+  if (anyLane(isLarge(baseMax[0]) || isLarge(baseMax[1]))) {
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = scaledExp(s[n][i], scale, base[i >> 1]);
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = scaledExp(s[n][i], scale, baseMax[i >> 1]);
     }
   } else {
-    const float scale2 = scale * kLog2e, base2[] = {base[0] * kLog2e, base[1] * kLog2e};
+    const float scale2 = scale * kLog2e, base2[] = {baseMax[0] * kLog2e, baseMax[1] * kLog2e};
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
@@ -94,33 +94,33 @@ DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; h++) l[h] = l[h] * keep[h] + sum[h];
+  for (int h = 0; h < 2; h++) l[h] = l[h] * decay[h] + sum[h];
 }
 
 template <int N>
-DEVICE void scaleRows(float (&acc)[N][4], const float (&keep)[2]) {
+DEVICE void scaleRows(float (&acc)[N][4], const float (&decay)[2]) {
 #pragma unroll
   for (int n = 0; n < N; n++) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) acc[n][i] *= keep[i >> 1];
+    for (int i = 0; i < 4; i++) acc[n][i] *= decay[i >> 1];
   }
 }
 
 /// Writes the state of the rows that saw something.
 template <int N>
-DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& own, int row,
+DEVICE void storeState(const AttendParameters& p, const WorkTile& work, const RowRange& ownRange, int row,
                        const float (&acc)[N][4], const float (&m)[2], const float (&l)[2]) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     const int r = row + h * 8;
     const float sum = quadSum(l[h]);  // before any lane may leave
-    if (r >= own.length || !hasVisibleKeys(p.parts, work, r)) continue;
+    if (r >= ownRange.length || !hasVisibleKeys(p.parts, work, r)) continue;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     if ((lane & 3) == 0) {
-      store(rowOf(p.lse, own, r), sum == 0.f ? -infinity() : m[h] + fastLog2(sum) * kLn2);
+      store(rowOf(p.lse, ownRange, r), sum == 0.f ? -infinity() : m[h] + fastLog2(sum) * kLn2);
     }
-    float* out = rowOf(p.out, own, r);
+    float* out = rowOf(p.out, ownRange, r);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       storePair(p.out, out, n * 8 + (lane & 3) * 2, p.valueHeadDim,

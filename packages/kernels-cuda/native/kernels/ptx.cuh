@@ -63,10 +63,10 @@ DEVICE void storeSharedBits(SharedAddress a, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory");
 }
 
-/// 16 bytes from global to shared memory; if not `real`, 16 zero bytes and p is not read.
-DEVICE void copyAsync16(SharedAddress to, const void* p, bool real) {
+/// 16 bytes from global to shared memory; if not `isInBounds`, 16 zero bytes and p is not read.
+DEVICE void copyAsync16(SharedAddress to, const void* p, bool isInBounds) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(p)),
-               "r"(real ? 16 : 0)
+               "r"(isInBounds ? 16 : 0)
                : "memory");
 }
 DEVICE void commitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

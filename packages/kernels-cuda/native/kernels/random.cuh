@@ -12,12 +12,12 @@ namespace mosaic::cuda {
 DEVICE float mulRounded(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float addRounded(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float sqrtRounded(float x) { return __fsqrt_rn(x); }
-DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
+DEVICE float floatFromBits(uint32_t bits) { return __uint_as_float(bits); }
 #else
 DEVICE float mulRounded(float a, float b) { return a * b; }
 DEVICE float addRounded(float a, float b) { return a + b; }
 DEVICE float sqrtRounded(float x) { return sqrtf(x); }
-DEVICE float floatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+DEVICE float floatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 #endif
 
 /// c[0] xⁿ⁻¹ + … + c[n − 1], by Horner.
@@ -30,13 +30,13 @@ DEVICE float polynomial(float x, const float (&c)[N]) {
 }
 
 /// The natural logarithm of a normal number. Moshier's Cephes library.
-DEVICE float logOf(float x) {
+DEVICE float naturalLog(float x) {
   const uint32_t bits = bitsOf(x);
-  float m = floatOf((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
+  float m = floatFromBits((bits & 0x7fffff) | 0x3f000000);  // in [½, 1)
   int e = static_cast<int>(bits >> 23 & 0xff) - 126;
-  const bool low = m < 0.707106781186547524f;
-  e -= low;
-  m = addRounded(low ? addRounded(m, m) : m, -1.f);
+  const bool isBelowSqrtHalf = m < 0.707106781186547524f;
+  e -= isBelowSqrtHalf;
+  m = addRounded(isBelowSqrtHalf ? addRounded(m, m) : m, -1.f);
   const float n = static_cast<float>(e), z = mulRounded(m, m);
   const float p = polynomial(
       m, {7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
@@ -61,49 +61,50 @@ DEVICE SinCos sinCos2Pi(float u) {
   const float q = polynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
   const float c = addRounded(addRounded(mulRounded(mulRounded(q, z), z), -mulRounded(0.5f, z)), 1.f);
   const uint32_t quarter = bitsOf(shifted);
-  const bool odd = quarter & 1;
-  return {floatOf(bitsOf(odd ? c : s) ^ (quarter & 2) << 30), floatOf(bitsOf(odd ? s : c) ^ ((quarter + 1) & 2) << 30)};
+  const bool isOdd = quarter & 1;
+  return {floatFromBits(bitsOf(isOdd ? c : s) ^ (quarter & 2) << 30),
+          floatFromBits(bitsOf(isOdd ? s : c) ^ ((quarter + 1) & 2) << 30)};
 }
 
 /// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon,
 /// Moraes, Dror and Shaw 2011.
-DEVICE void philoxOf(const Philox& philox, uint64_t block, uint32_t (&word)[4]) {
-  word[0] = static_cast<uint32_t>(block);
-  word[1] = static_cast<uint32_t>(block >> 32);
-  word[2] = static_cast<uint32_t>(philox.stream);
-  word[3] = static_cast<uint32_t>(philox.stream >> 32);
+DEVICE void philoxBlock(const Philox& philox, uint64_t block, uint32_t (&words)[4]) {
+  words[0] = static_cast<uint32_t>(block);
+  words[1] = static_cast<uint32_t>(block >> 32);
+  words[2] = static_cast<uint32_t>(philox.stream);
+  words[3] = static_cast<uint32_t>(philox.stream >> 32);
   uint32_t key0 = static_cast<uint32_t>(philox.seed), key1 = static_cast<uint32_t>(philox.seed >> 32);
   for (int round = 0; round < 10; round++) {
-    const uint64_t a = uint64_t{0xD2511F53u} * word[0], b = uint64_t{0xCD9E8D57u} * word[2];
-    word[0] = static_cast<uint32_t>(b >> 32) ^ word[1] ^ key0;
-    word[1] = static_cast<uint32_t>(b);
-    word[2] = static_cast<uint32_t>(a >> 32) ^ word[3] ^ key1;
-    word[3] = static_cast<uint32_t>(a);
+    const uint64_t a = uint64_t{0xD2511F53u} * words[0], b = uint64_t{0xCD9E8D57u} * words[2];
+    words[0] = static_cast<uint32_t>(b >> 32) ^ words[1] ^ key0;
+    words[1] = static_cast<uint32_t>(b);
+    words[2] = static_cast<uint32_t>(a >> 32) ^ words[3] ^ key1;
+    words[3] = static_cast<uint32_t>(a);
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
 }
 
-/// The upper 24 bits, plus `more`, as k · 2⁻²⁴.
-DEVICE float fractionOf(uint32_t word, uint32_t more) {
-  return static_cast<float>((word >> 8) + more) * 5.9604644775390625e-8f;
+/// The upper 24 bits, plus `offset`, as k · 2⁻²⁴.
+DEVICE float toFraction(uint32_t word, uint32_t offset) {
+  return static_cast<float>((word >> 8) + offset) * 5.9604644775390625e-8f;
 }
 
-DEVICE float uniformOf(const Philox& philox, uint64_t index, float low, float high) {
-  uint32_t word[4];
-  philoxOf(philox, index / 4, word);
-  const float value = addRounded(low, mulRounded(fractionOf(word[index % 4], 0), high - low));
+DEVICE float drawUniform(const Philox& philox, uint64_t index, float low, float high) {
+  uint32_t words[4];
+  philoxBlock(philox, index / 4, words);
+  const float value = addRounded(low, mulRounded(toFraction(words[index % 4], 0), high - low));
   return value < high ? value : low;  // low if rounded up to high
 }
 
 /// Box and Muller 1958, on the pairs (0, 1) and (2, 3) of a block.
-DEVICE float normalOf(const Philox& philox, uint64_t index, float mean, float std) {
-  uint32_t word[4];
-  philoxOf(philox, index / 4, word);
+DEVICE float drawNormal(const Philox& philox, uint64_t index, float mean, float std) {
+  uint32_t words[4];
+  philoxBlock(philox, index / 4, words);
   const uint64_t pair = index % 4 / 2 * 2;
-  const float radius = sqrtRounded(mulRounded(-2.f, logOf(fractionOf(word[pair], 1))));  // of (0, 1]
-  const SinCos turn = sinCos2Pi(fractionOf(word[pair + 1], 0));
-  return addRounded(mean, mulRounded(std, mulRounded(radius, index % 2 == 0 ? turn.cosine : turn.sine)));
+  const float radius = sqrtRounded(mulRounded(-2.f, naturalLog(toFraction(words[pair], 1))));  // of (0, 1]
+  const SinCos sinCos = sinCos2Pi(toFraction(words[pair + 1], 0));
+  return addRounded(mean, mulRounded(std, mulRounded(radius, index % 2 == 0 ? sinCos.cosine : sinCos.sine)));
 }
 
 }  // namespace mosaic::cuda

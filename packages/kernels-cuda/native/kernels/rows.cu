@@ -7,12 +7,12 @@ namespace mosaic::cuda {
 
 /// Calls body(offsets) with where each of the warp's rows begins; warps of the grid take turns.
 template <int N, class Body>
-DEVICE void forEachRow(const Rows<N>& over, Body body) {
+DEVICE void forEachRow(const Rows<N>& rowLayout, Body body) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  for (int64_t row = first; row < over.rows.extent.count; row += warps) {
+  for (int64_t row = first; row < rowLayout.rows.extent.count; row += warps) {
     int64_t offset[N];
-    offsetsOf(over.rows.extent, over.rows.operand, row, offset);
+    offsetsOf(rowLayout.rows.extent, rowLayout.rows.operand, row, offset);
     body(offset);
   }
 }
@@ -32,18 +32,18 @@ DEVICE float sumOverRow(int64_t length, Body body) {
 
 template <class Body>
 DEVICE float maxOverRow(int64_t length, Body body) {
-  float top = -infinity();
-  forEachInRow(length, [&](int64_t i) { top = fmaxf(top, body(i)); });
-  return warpMax(top);
+  float maxValue = -infinity();
+  forEachInRow(length, [&](int64_t i) { maxValue = fmaxf(maxValue, body(i)); });
+  return warpMax(maxValue);
 }
 
 /// Whether `value` names one of `count`; else it is written down, the first to come.
-DEVICE bool checkIndex(float value, int64_t count, BadIndex* bad, Indexed kernel) {
+DEVICE bool checkIndex(float value, int64_t count, BadIndex* badIndex, IndexKernel kernel) {
   if (value >= 0.f && value < static_cast<float>(count) && value == floorf(value)) return true;
-  if (atomicTestAndSet(&bad->found)) {
-    store(&bad->value, value);
-    store(&bad->count, count);
-    store(&bad->kernel, kernel);
+  if (atomicTestAndSet(&badIndex->found)) {
+    store(&badIndex->value, value);
+    store(&badIndex->count, count);
+    store(&badIndex->kernel, kernel);
   }
   return false;
 }
@@ -59,9 +59,9 @@ extern "C" {
 __global__ void softmax(const __grid_constant__ SoftmaxParameters p) {
   const auto& [out, x] = p.layout.rows.operand;
   const int64_t n = p.layout.length, outStride = p.layout.step[0], xStride = p.layout.step[1];
-  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
-    const float top = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * xStride); });
-    const float base = top == -infinity() ? 0.f : top;
+  forEachRow(p.layout, [&](const int64_t (&at)[2]) {
+    const float maxValue = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * xStride); });
+    const float base = maxValue == -infinity() ? 0.f : maxValue;
     const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * xStride) - base); });
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
     forEachInRow(n, [&](int64_t i) {
@@ -96,11 +96,12 @@ __global__ void rowDot(const __grid_constant__ RowDotParameters p) {
 __global__ void normalize(const __grid_constant__ NormParameters p) {
   const auto& [out, x, mean, rstd] = p.layout.rows.operand;
   const int64_t n = p.layout.length;
-  const float share = 1.f / static_cast<float>(n);
+  const float inverseLength = 1.f / static_cast<float>(n);
   forEachRow(p.layout, [&](const int64_t(&at)[4]) {
     const auto value = [&](int64_t i) { return loadElement(x, at[1] + i * p.layout.step[1]); };
-    const float center = mean.data ? sumOverRow(n, value) * share : 0.f;
-    const float variance = sumOverRow(n, [&](int64_t i) { return (value(i) - center) * (value(i) - center); }) * share;
+    const float center = mean.data ? sumOverRow(n, value) * inverseLength : 0.f;
+    const float variance =
+        sumOverRow(n, [&](int64_t i) { return (value(i) - center) * (value(i) - center); }) * inverseLength;
     const float scale = 1.f / sqrtf(variance + p.epsilon);
     forEachInRow(n, [&](int64_t i) {
       const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
@@ -118,18 +119,19 @@ __global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters
   const auto& [dx, x, dOut, mean, rstd] = p.layout.rows.operand;
   const int64_t n = p.layout.length;
   const auto& step = p.layout.step;
-  const float share = 1.f / static_cast<float>(n);
+  const float inverseLength = 1.f / static_cast<float>(n);
   forEachRow(p.layout, [&](const int64_t(&at)[5]) {
     const float center = mean.data ? loadElement(mean, at[3]) : 0.f, scale = loadElement(rstd, at[4]);
-    const auto normal = [&](int64_t i) { return (loadElement(x, at[1] + i * step[1]) - center) * scale; };
-    const auto wanted = [&](int64_t i) {
+    const auto normalized = [&](int64_t i) { return (loadElement(x, at[1] + i * step[1]) - center) * scale; };
+    const auto weightedGradient = [&](int64_t i) {
       const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
       return loadElement(dOut, at[2] + i * step[2]) * weight;
     };
-    const float level = mean.data ? sumOverRow(n, wanted) * share : 0.f;
-    const float along = sumOverRow(n, [&](int64_t i) { return wanted(i) * normal(i); }) * share;
+    const float gradientMean = mean.data ? sumOverRow(n, weightedGradient) * inverseLength : 0.f;
+    const float xProjection =
+        sumOverRow(n, [&](int64_t i) { return weightedGradient(i) * normalized(i); }) * inverseLength;
     forEachInRow(n, [&](int64_t i) {
-      storeElement(dx, at[0] + i * step[0], scale * (wanted(i) - level - normal(i) * along));
+      storeElement(dx, at[0] + i * step[0], scale * (weightedGradient(i) - gradientMean - normalized(i) * xProjection));
     });
   });
 }
@@ -154,13 +156,13 @@ __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
   storeShared(biases + threadIdx.x * 4, bias);
   syncBlock();
   if (group > 0 || column >= p.layout.length) return;
-  for (int other = 1; other < groups; other++) {
-    weight += loadShared(weights + (other * 32 + lane) * 4);
-    bias += loadShared(biases + (other * 32 + lane) * 4);
+  for (int otherGroup = 1; otherGroup < groups; otherGroup++) {
+    weight += loadShared(weights + (otherGroup * 32 + lane) * 4);
+    bias += loadShared(biases + (otherGroup * 32 + lane) * 4);
   }
   const auto add = [&](const Operand& into, float value) {
-    const int64_t place = column * into.stride[0];
-    if (into.data) storeElement(into, place, loadElement(into, place) + value);
+    const int64_t offset = column * into.stride[0];
+    if (into.data) storeElement(into, offset, loadElement(into, offset) + value);
   };
   add(p.dWeight, weight);
   add(p.dBias, bias);
@@ -172,45 +174,48 @@ __global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
   const int64_t n = p.layout.length;
   forEachRow(p.layout, [&](const int64_t(&at)[5]) {
     const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.layout.step[0]); };
-    const float named = loadElement(target, at[4]);
-    const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropy);
-    const float top = maxOverRow(n, value);
-    const float rest = logf(sumOverRow(n, [&](int64_t i) { return expf(value(i) - top); }));
+    const float targetClass = loadElement(target, at[4]);
+    const bool isCounted =
+        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropy);
+    const float maxValue = maxOverRow(n, value);
+    const float logSum = logf(sumOverRow(n, [&](int64_t i) { return expf(value(i) - maxValue); }));
     const float mean = p.smoothing > 0.f ? sumOverRow(n, value) / static_cast<float>(n) : 0.f;
     if (threadIdx.x % 32 != 0) return;
-    float wrong = 0.f;
-    if (counts) {
-      wrong = (top - value(static_cast<int64_t>(named))) + rest;
-      if (p.smoothing > 0.f) wrong = (1.f - p.smoothing) * wrong + p.smoothing * ((top - mean) + rest);
+    float rowLoss = 0.f;
+    if (isCounted) {
+      rowLoss = (maxValue - value(static_cast<int64_t>(targetClass))) + logSum;
+      if (p.smoothing > 0.f) rowLoss = (1.f - p.smoothing) * rowLoss + p.smoothing * ((maxValue - mean) + logSum);
     }
-    storeElement(loss, at[1], wrong);
-    storeElement(lse, at[2], counts ? top + rest : 0.f);
-    storeElement(counted, at[3], counts ? 1.f : 0.f);
+    storeElement(loss, at[1], rowLoss);
+    storeElement(lse, at[2], isCounted ? maxValue + logSum : 0.f);
+    storeElement(counted, at[3], isCounted ? 1.f : 0.f);
   });
 }
 
 __global__ void crossEntropyBackward(const __grid_constant__ CrossEntropyBackwardParameters p) {
   const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
   const int64_t n = p.layout.length;
-  const float everywhere = p.smoothing / static_cast<float>(n);
-  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
-    const float named = loadElement(target, at[2]);
-    const bool counts = named != p.ignored && checkIndex(named, n, p.bad, Indexed::CrossEntropyBackward);
-    const float scale = counts ? loadElement(dLoss, at[4]) : 0.f, total = loadElement(lse, at[3]);
+  const float smoothingShare = p.smoothing / static_cast<float>(n);
+  forEachRow(p.layout, [&](const int64_t (&at)[5]) {
+    const float targetClass = loadElement(target, at[2]);
+    const bool isCounted =
+        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropyBackward);
+    const float scale = isCounted ? loadElement(dLoss, at[4]) : 0.f, rowLse = loadElement(lse, at[3]);
     forEachInRow(n, [&](int64_t i) {
-      const float asked = (static_cast<float>(i) == named ? 1.f - p.smoothing : 0.f) + everywhere;
-      const float share = counts ? expf(loadElement(x, at[1] + i * p.layout.step[1]) - total) - asked : 0.f;
-      storeElement(dx, at[0] + i * p.layout.step[0], scale * share);
+      const float targetProbability = (static_cast<float>(i) == targetClass ? 1.f - p.smoothing : 0.f) + smoothingShare;
+      const float gradient =
+          isCounted ? expf(loadElement(x, at[1] + i * p.layout.step[1]) - rowLse) - targetProbability : 0.f;
+      storeElement(dx, at[0] + i * p.layout.step[0], scale * gradient);
     });
   });
 }
 
 __global__ void gatherRows(const __grid_constant__ GatherRowsParameters p) {
   const auto& [out, index] = p.layout.rows.operand;
-  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
-    const float named = loadElement(index, at[1]);
-    if (!checkIndex(named, p.count, p.bad, Indexed::GatherRows)) return;
-    const int64_t from = static_cast<int64_t>(named) * p.table.stride[0];
+  forEachRow(p.layout, [&](const int64_t (&at)[2]) {
+    const float rowIndex = loadElement(index, at[1]);
+    if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::GatherRows)) return;
+    const int64_t from = static_cast<int64_t>(rowIndex) * p.table.stride[0];
     forEachInRow(p.layout.length, [&](int64_t i) {
       storeElement(out, at[0] + i * p.layout.step[0], loadElement(p.table, from + i * p.table.stride[1]));
     });
@@ -226,11 +231,13 @@ __global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters 
     for (int64_t from = 0; from < p.layout.rows.extent.count; from++) {
       int64_t at[2];
       offsetsOf(p.layout.rows.extent, p.layout.rows.operand, from, at);
-      const float named = loadElement(index, at[1]);
-      if (!checkIndex(named, p.count, p.bad, Indexed::ScatterAddRows) || static_cast<int64_t>(named) != row) continue;
+      const float rowIndex = loadElement(index, at[1]);
+      if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::ScatterAddRows) ||
+          static_cast<int64_t>(rowIndex) != row)
+        continue;
       forEachInRow(p.layout.length, [&](int64_t i) {
-        const int64_t place = into + i * p.into.stride[1];
-        storeElement(p.into, place, loadElement(p.into, place) + loadElement(x, at[0] + i * p.layout.step[0]));
+        const int64_t offset = into + i * p.into.stride[1];
+        storeElement(p.into, offset, loadElement(p.into, offset) + loadElement(x, at[0] + i * p.layout.step[0]));
       });
     }
   }
@@ -241,18 +248,19 @@ __global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters 
 __global__ void merge(const __grid_constant__ MergeParameters p) {
   const auto& [out, lse, otherOut, otherLse] = p.layout.rows.operand;
   const auto& step = p.layout.step;
-  forEachRow(p.layout, [&](const int64_t(&at)[4]) {
-    const float mine = loadElement(lse, at[1]), theirs = loadElement(otherLse, at[3]);
-    if (theirs == -infinity()) return;
-    const float top = fmaxf(mine, theirs);
-    const float a = mine == -infinity() ? 0.f : expf(mine - top), b = expf(theirs - top), inverse = 1.f / (a + b);
+  forEachRow(p.layout, [&](const int64_t (&at)[4]) {
+    const float oldLse = loadElement(lse, at[1]), newLse = loadElement(otherLse, at[3]);
+    if (newLse == -infinity()) return;
+    const float maxValue = fmaxf(oldLse, newLse);
+    const float a = oldLse == -infinity() ? 0.f : expf(oldLse - maxValue), b = expf(newLse - maxValue),
+                inverse = 1.f / (a + b);
     forEachInRow(p.layout.length, [&](int64_t i) {
       const int64_t to = at[0] + i * step[0];
-      const float own = a == 0.f && mine == -infinity() ? 0.f : a * loadElement(out, to);
-      storeElement(out, to, (own + b * loadElement(otherOut, at[2] + i * step[2])) * inverse);
+      const float scaledOut = a == 0.f && oldLse == -infinity() ? 0.f : a * loadElement(out, to);
+      storeElement(out, to, (scaledOut + b * loadElement(otherOut, at[2] + i * step[2])) * inverse);
     });
     syncWarp();  // all lanes have read the old lse
-    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], top + logf(a + b));
+    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], maxValue + logf(a + b));
   });
 }
 

@@ -40,25 +40,25 @@ struct NormColumnsParameters {
 };
 
 /// Kernels that are given indices.
-enum class Indexed : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };
+enum class IndexKernel : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };
 
 /// What they report of the first bad one, if there is any: it should be an integer from 0 to count − 1.
 struct BadIndex {
   uint32_t found;
   float value;
   int64_t count;
-  Indexed kernel;
+  IndexKernel kernel;
 };
 
 struct CrossEntropyParameters {
   Rows<5> layout;  // x, loss, lse, counted, target
   float smoothing, ignored;
-  BadIndex* bad;
+  BadIndex* badIndex;
 };
 struct CrossEntropyBackwardParameters {
   Rows<5> layout;  // dx, x, target, lse, dLoss
   float smoothing, ignored;
-  BadIndex* bad;
+  BadIndex* badIndex;
 };
 
 /// out [.., E] ← the rows of table [V, E] that index [..] names.
@@ -66,14 +66,14 @@ struct GatherRowsParameters {
   Rows<2> layout;  // out, index
   Operand table;
   int64_t count;
-  BadIndex* bad;
+  BadIndex* badIndex;
 };
 /// into [V, E] += x [.., E]: a warp owns a row of `into` and takes its rows of x in their order.
 struct ScatterAddRowsParameters {
   Rows<2> layout;  // x, index
   Operand into;
   int64_t count;
-  BadIndex* bad;
+  BadIndex* badIndex;
 };
 
 // Merging attention states.

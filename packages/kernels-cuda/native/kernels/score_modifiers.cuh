@@ -41,7 +41,7 @@ struct TileChanges {
 };
 
 template <int N, int W, class Body>
-DEVICE void forEach(const float (&)[N][W], Body body) {
+DEVICE void forEachScore(const float (&)[N][W], Body body) {
 #pragma unroll
   for (int n = 0; n < N; n++) {
 #pragma unroll
@@ -52,8 +52,8 @@ DEVICE void forEach(const float (&)[N][W], Body body) {
 /// What modifies the scores of one head of queries against one part of the keys.
 template <class Tanh>
 struct TileModifiers {
-  const ScoreModifiers& by;
-  const PartPositions& at;
+  const ScoreModifiers& modifiers;
+  const PartPositions& positions;
   int keyStep;
   float slope;
   Philox pairs;  // the call's key, and the batch element and head as the upper half of counters
@@ -67,25 +67,28 @@ struct TileModifiers {
   /// s: products on entry, scaled and modified scores on return. pairOf(n, w) is the Pair of s[n][w].
   template <int N, int W, class PairOf>
   DEVICE void modify(float (&s)[N][W], float scale, TileChanges<N, W>& changes, PairOf pairOf) const {
-    forEach(s, [&](int n, int w) {
+    forEachScore(s, [&](int n, int w) {
       s[n][w] = roundedProduct(s[n][w], scale);
       changes.derivative[n][w] = 1.f;
     });
-    if (by.softcap > 0.f) {
-      const float inverse = 1.f / by.softcap;
-      forEach(s, [&](int n, int w) { s[n][w] = by.softcap * Tanh::of(s[n][w] * inverse, changes.derivative[n][w]); });
+    if (modifiers.softcap > 0.f) {
+      const float inverse = 1.f / modifiers.softcap;
+      forEachScore(s, [&](int n, int w) {
+        s[n][w] = modifiers.softcap * Tanh::of(s[n][w] * inverse, changes.derivative[n][w]);
+      });
     }
-    if (by.slopes) {
-      forEach(s, [&](int n, int w) { s[n][w] = fmaf(-slope, distanceOf(pairOf(n, w)), s[n][w]); });
+    if (modifiers.slopes) {
+      forEachScore(s, [&](int n, int w) { s[n][w] = fmaf(-slope, positionDistance(pairOf(n, w)), s[n][w]); });
     }
     changes.dropoutMask = drawDropoutMask<N, W>(pairOf);
   }
 
   /// Weights, or their gradients, of pairs that are dropped become 0 (−0 stays), the others count more.
   template <int N, int W>
-  DEVICE void drop(float (&x)[N][W], const TileChanges<N, W>& changes) const {
-    if (by.dropoutThreshold == 0) return;
-    forEach(x, [&](int n, int w) { x[n][w] *= changes.dropoutMask >> (n * W + w) & 1 ? by.dropoutScale : 0.f; });
+  DEVICE void applyDropout(float (&x)[N][W], const TileChanges<N, W>& changes) const {
+    if (modifiers.dropoutThreshold == 0) return;
+    forEachScore(
+        x, [&](int n, int w) { x[n][w] *= changes.dropoutMask >> (n * W + w) & 1 ? modifiers.dropoutScale : 0.f; });
   }
 
   template <int N, int W>
@@ -95,31 +98,32 @@ struct TileModifiers {
 
  private:
   DEVICE uint32_t queryPosition(const Pair& pair) const {
-    return static_cast<uint32_t>(at.row) + static_cast<uint32_t>(pair.row) * static_cast<uint32_t>(at.rowStep);
+    return static_cast<uint32_t>(positions.row) +
+           static_cast<uint32_t>(pair.row) * static_cast<uint32_t>(positions.rowStep);
   }
   DEVICE uint32_t keyPosition(const Pair& pair) const {
-    return static_cast<uint32_t>(at.key) + static_cast<uint32_t>(pair.key) * static_cast<uint32_t>(keyStep);
+    return static_cast<uint32_t>(positions.key) + static_cast<uint32_t>(pair.key) * static_cast<uint32_t>(keyStep);
   }
-  DEVICE float distanceOf(const Pair& pair) const {
-    const auto apart = static_cast<int32_t>(queryPosition(pair) - keyPosition(pair));
-    return static_cast<float>(apart < 0 ? -apart : apart);
+  DEVICE float positionDistance(const Pair& pair) const {
+    const auto distance = static_cast<int32_t>(queryPosition(pair) - keyPosition(pair));
+    return static_cast<float>(distance < 0 ? -distance : distance);
   }
 
   /// Bit n · W + w: whether that weight is kept. A loop that stays one: Philox is a hundred instructions.
   template <int N, int W, class PairOf>
   DEVICE uint32_t drawDropoutMask(PairOf pairOf) const {
-    if (by.dropoutThreshold == 0) return 0;
-    uint32_t mask = 0, word[4] = {};
-    uint64_t drawn = ~uint64_t{0};  // four neighbouring keys have their words from one counter
+    if (modifiers.dropoutThreshold == 0) return 0;
+    uint32_t mask = 0, words[4] = {};
+    uint64_t lastCounter = ~uint64_t{0};  // four neighbouring keys have their words from one counter
 #pragma unroll 1
     for (int i = 0; i < N * W; i++) {
       const Pair pair = pairOf(i / W, i % W);
       const uint32_t key = keyPosition(pair);
       const uint64_t counter = uint64_t{queryPosition(pair)} << 32 | key >> 2;
-      if (counter != drawn) philoxOf(pairs, counter, word);
-      drawn = counter;
-      const uint32_t bits = key & 2 ? (key & 1 ? word[3] : word[2]) : (key & 1 ? word[1] : word[0]);
-      mask |= static_cast<uint32_t>(bits >> 8 >= by.dropoutThreshold) << i;
+      if (counter != lastCounter) philoxBlock(pairs, counter, words);
+      lastCounter = counter;
+      const uint32_t bits = key & 2 ? (key & 1 ? words[3] : words[2]) : (key & 1 ? words[1] : words[0]);
+      mask |= static_cast<uint32_t>(bits >> 8 >= modifiers.dropoutThreshold) << i;
     }
     return mask;
   }
@@ -128,28 +132,31 @@ struct TileModifiers {
 /// For kernels of calls that modify scores.
 template <class Tanh>
 struct ModifiedScores {
-  const ScoreModifiers& by;
+  const ScoreModifiers& modifiers;
   const PartPositions* positions;
   const Parts& parts;
   uint64_t key;  // of the call
 
   template <class Parameters>
-  DEVICE explicit ModifiedScores(const Modified<Parameters>& p)
-      : by(p.modifiers), positions(p.positions), parts(p.base.parts) {
-    uint32_t word[4];
-    philoxOf({by.dropout.seed, 0}, by.dropout.stream, word);
-    key = uint64_t{word[1]} << 32 | word[0];
+  DEVICE explicit ModifiedScores(const WithModifiers<Parameters>& p)
+      : modifiers(p.modifiers), positions(p.positions), parts(p.base.parts) {
+    uint32_t words[4];
+    philoxBlock({modifiers.dropout.seed, 0}, modifiers.dropout.stream, words);
+    key = uint64_t{words[1]} << 32 | words[0];
   }
 
   template <int N, int W>
   using Changes = TileChanges<N, W>;
 
   /// `batch` counts from the tensors' first, `head` is that of queries.
-  DEVICE TileModifiers<Tanh> of(int part, int batch, int head) const {
-    const float slope = by.slopes ? load(by.slopes + head * by.slopeStride) : 0.f;
-    const uint64_t place = uint64_t{by.head + static_cast<uint32_t>(head)} << 32;
-    return {by, positions[part], parts.part[part].visible.step, slope,
-            {key, place | (by.batch + static_cast<uint32_t>(batch))}};
+  DEVICE TileModifiers<Tanh> forPart(int part, int batch, int head) const {
+    const float slope = modifiers.slopes ? load(modifiers.slopes + head * modifiers.slopeStride) : 0.f;
+    const uint64_t headWord = uint64_t{modifiers.head + static_cast<uint32_t>(head)} << 32;
+    return {modifiers,
+            positions[part],
+            parts.part[part].visible.step,
+            slope,
+            {key, headWord | (modifiers.batch + static_cast<uint32_t>(batch))}};
   }
 };
 
@@ -158,12 +165,12 @@ struct PlainScores {
   template <int N, int W>
   struct Changes {};
 
-  DEVICE PlainScores of(int, int, int) const { return {}; }
+  DEVICE PlainScores forPart(int, int, int) const { return {}; }
   DEVICE float scale(float scale) const { return scale; }
   template <int N, int W, class PairOf>
   DEVICE void modify(float (&)[N][W], float, Changes<N, W>&, PairOf) const {}
   template <int N, int W>
-  DEVICE void drop(float (&)[N][W], const Changes<N, W>&) const {}
+  DEVICE void applyDropout(float (&)[N][W], const Changes<N, W>&) const {}
   template <int N, int W>
   DEVICE float derivative(const Changes<N, W>&, int, int) const {
     return 1.f;

@@ -21,13 +21,13 @@ struct ScoreModifiers {
 
 /// Arguments of a kernel that modifies scores.
 template <class Parameters>
-struct Modified {
+struct WithModifiers {
   Parameters base;
   ScoreModifiers modifiers;
   PartPositions positions[kMaxParts];  // of base.parts
 };
-using AttendModifiedParameters = Modified<AttendParameters>;
-using AttendBackwardModifiedParameters = Modified<AttendBackwardParameters>;
+using AttendModifiedParameters = WithModifiers<AttendParameters>;
+using AttendBackwardModifiedParameters = WithModifiers<AttendBackwardParameters>;
 static_assert(sizeof(AttendModifiedParameters) <= kMaxArgumentBytes);
 static_assert(sizeof(AttendBackwardModifiedParameters) <= kMaxArgumentBytes);
 

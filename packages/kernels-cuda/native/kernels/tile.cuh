@@ -30,13 +30,13 @@ struct Source {
   const uint16_t* data;
   int64_t stride;
   int length, columns;
-  bool aligned;
+  bool isAligned;
 };
 
-DEVICE Source sourceOf(const Matrix& x, const RowRange& run, int columns) {
+DEVICE Source makeSource(const Matrix& x, const RowRange& run, int columns) {
   const auto* data = static_cast<const uint16_t*>(x.data);
   data += run.batch * x.batch + run.head * x.head + run.first * x.row;
-  return {data, x.row, run.length, columns, x.aligned};
+  return {data, x.row, run.length, columns, x.isAligned};
 }
 
 /// Starts copying rows [row0, row0 + ROWS); what lies past the end or right of the last column becomes 0.
@@ -47,11 +47,11 @@ DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
 #pragma unroll
   for (int i = 0; i < ROWS * kChunks / THREADS; i++) {
     const int n = i * THREADS + threadIdx.x, r = n / kChunks, column = n % kChunks * 8;
-    const bool real = row0 + r < source.length && column < source.columns;
-    const uint16_t* from = source.data + (real ? (row0 + r) * source.stride + column : 0);
+    const bool isInBounds = row0 + r < source.length && column < source.columns;
+    const uint16_t* from = source.data + (isInBounds ? (row0 + r) * source.stride + column : 0);
     const SharedAddress to = tileAt<D>(tile, r, n % kChunks);
-    if (source.aligned) copyAsync16(to, from, real);
-    else copyElements(to, from, real ? source.columns - column : 0);
+    if (source.isAligned) copyAsync16(to, from, isInBounds);
+    else copyElements(to, from, isInBounds ? source.columns - column : 0);
   }
 }
 

@@ -16,7 +16,7 @@ struct WorkTile {
   int first, end, tile;
 };
 
-DEVICE WorkTile workTileOf(const Parts& parts, int block) {
+DEVICE WorkTile findWorkTile(const Parts& parts, int block) {
   int first = 0, end = 1;
   while (end < parts.count && parts.part[end].block <= block) {
     if (parts.part[end].block != parts.part[first].block) first = end;
@@ -26,7 +26,7 @@ DEVICE WorkTile workTileOf(const Parts& parts, int block) {
 }
 
 /// The batch element that a block works on.
-DEVICE int batchOf(const Parts& parts) { return parts.batch + static_cast<int>(blockIdx.z); }
+DEVICE int batchIndex(const Parts& parts) { return parts.batch + static_cast<int>(blockIdx.z); }
 
 /// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
 DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
@@ -58,7 +58,7 @@ struct KeyTileIterator {
   /// NaN.
   DEVICE RowRange range(int batch, int head) const { return {batch, head, parts.part[part].key, end}; }
   /// How many keys of the tile that leaves.
-  DEVICE int valid() const { return end - key0; }
+  DEVICE int validCount() const { return end - key0; }
 
  private:
   DEVICE void seek() {
@@ -107,7 +107,7 @@ struct QueryTileIterator {
   /// KeyTileIterator.
   DEVICE RowRange range(int batch) const { return {batch, head, parts.part[part].row, end}; }
   /// How many rows of the tile that leaves.
-  DEVICE int valid() const { return end - row0; }
+  DEVICE int validCount() const { return end - row0; }
 
  private:
   DEVICE void seek() {
@@ -128,12 +128,12 @@ struct QueryTileIterator {
 
 /// Whether the row sees any key of the share's parts.
 DEVICE bool hasVisibleKeys(const Parts& parts, const WorkTile& work, int row) {
-  bool any = false;
+  bool isVisible = false;
   for (int part = work.first; part < work.end; part++) {
     const VisibleInterval& visible = parts.part[part].visible;
-    any = any || edgePosition(visible, visible.begin, row) < edgePosition(visible, visible.end, row);
+    isVisible = isVisible || edgePosition(visible, visible.begin, row) < edgePosition(visible, visible.end, row);
   }
-  return any;
+  return isVisible;
 }
 
 }  // namespace mosaic::cuda

@@ -11,8 +11,8 @@
 
 namespace mosaic::cuda {
 
-/// An end of the interval: before the first key it is `at` for row 0, `by` further (or 0) for each row; as global
-/// positions. 32 bits, for 64-bit divisions are calls: the host keeps everything below kMaxPosition.
+/// An end of the interval: before the first key it is `offset` for row 0, `slope` further (or 0) for each row; as
+/// global positions. 32 bits, for 64-bit divisions are calls: the host keeps everything below kMaxPosition.
 struct Edge {
   int32_t offset, slope;
 };
@@ -27,18 +27,18 @@ struct VisibleInterval {
 
 /// Number of keys before the edge.
 HOST_AND_DEVICE int32_t edgePosition(const VisibleInterval& visible, const Edge& edge, int32_t row) {
-  const int32_t place = edge.offset + row * edge.slope;
-  if (place <= 0) return 0;
-  if (place > (visible.keys - 1) * visible.step) return visible.keys;
-  return visible.step == 1 ? place : (place + visible.step - 1) / visible.step;
+  const int32_t position = edge.offset + row * edge.slope;
+  if (position <= 0) return 0;
+  if (position > (visible.keys - 1) * visible.step) return visible.keys;
+  return visible.step == 1 ? position : (position + visible.step - 1) / visible.step;
 }
 
 /// The first row whose edge lies beyond `key`, for edges only move up; `rows` if there is none.
 HOST_AND_DEVICE int32_t firstRowBeyond(const VisibleInterval& visible, const Edge& edge, int32_t key) {
-  const int32_t ahead = key * visible.step - edge.offset;
-  if (ahead < 0) return 0;
+  const int32_t distance = key * visible.step - edge.offset;
+  if (distance < 0) return 0;
   if (edge.slope == 0) return visible.rows;
-  const int32_t row = (edge.slope == 1 ? ahead : ahead / edge.slope) + 1;
+  const int32_t row = (edge.slope == 1 ? distance : distance / edge.slope) + 1;
   return row < visible.rows ? row : visible.rows;
 }
 

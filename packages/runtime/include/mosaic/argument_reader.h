@@ -68,18 +68,18 @@ class ArgumentReader {
 
   /// A tensor of rank 3 holds values per row and gets a last axis of length 1.
   void read(TensorView& view) {
-    View strided;
-    read(strided);
-    view = {strided.data, strided.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
-    for (int axis = 0; axis < strided.rank && axis < 4; axis++) {
-      view.shape[axis] = strided.shape[axis];
-      view.stride[axis] = strided.stride[axis];
+    View stridedView;
+    read(stridedView);
+    view = {stridedView.data, stridedView.dtype, {1, 1, 1, 1}, {0, 0, 0, 1}};
+    for (int axis = 0; axis < stridedView.rank && axis < 4; axis++) {
+      view.shape[axis] = stridedView.shape[axis];
+      view.stride[axis] = stridedView.stride[axis];
     }
   }
 
   void read(Strides& strides) {
     strides.rank = static_cast<int32_t>(integer());
-    for (int axis = 0; axis < strides.rank; axis++) strides.along[axis] = integer();
+    for (int axis = 0; axis < strides.rank; axis++) strides.stride[axis] = integer();
   }
 
   // JavaScript checks what callers pass (checkTile). These guard the process: kernels divide by steps, index by spans.
@@ -94,8 +94,9 @@ class ArgumentReader {
   }
   void read(Slice& slice) {
     (*this)(slice.q0, slice.q1, slice.k0, slice.k1, slice.type);
-    const bool ordered = slice.q0 >= 0 && slice.q0 <= slice.q1 && slice.k0 >= 0 && slice.k0 <= slice.k1;
-    if (ordered && slice.q1 <= kMaxPosition && slice.k1 <= kMaxPosition && slice.type >= 0 && slice.type <= 3) return;
+    const bool hasOrderedRanges = slice.q0 >= 0 && slice.q0 <= slice.q1 && slice.k0 >= 0 && slice.k0 <= slice.k1;
+    if (hasOrderedRanges && slice.q1 <= kMaxPosition && slice.k1 <= kMaxPosition && slice.type >= 0 && slice.type <= 3)
+      return;
     throw std::invalid_argument("expected a slice with 0 ≤ q0 ≤ q1, 0 ≤ k0 ≤ k1 and a type from 0 to 3");
   }
 

@@ -17,7 +17,7 @@ inline int64_t monotonicNs() {
 }
 
 /// `0.5 s`
-inline std::string seconds(int64_t ns) {
+inline std::string formatSeconds(int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", static_cast<double>(ns) * 1e-9);
   return text;

@@ -39,10 +39,10 @@ class CompletionQueue : public std::enable_shared_from_this<CompletionQueue> {
   napi_env env_;
   napi_ref callback_ = nullptr;
   napi_threadsafe_function signal_ = nullptr;
-  int pending_ = 0;  // JavaScript thread only; above 0 the event loop stays alive
+  int pendingCount_ = 0;  // JavaScript thread only; above 0 the event loop stays alive
   std::mutex mutex_;
   std::vector<Completion> completions_;  // under mutex_
-  bool open_ = true;             // under mutex_
+  bool isOpen_ = true;                   // under mutex_
 };
 
 inline CompletionQueue::CompletionQueue(napi_env env, napi_value callback) : env_(env) {
@@ -54,12 +54,12 @@ inline CompletionQueue::CompletionQueue(napi_env env, napi_value callback) : env
 }
 
 inline void CompletionQueue::expect() {
-  if (pending_++ == 0) napi_ref_threadsafe_function(env_, signal_);
+  if (pendingCount_++ == 0) napi_ref_threadsafe_function(env_, signal_);
 }
 
 inline void CompletionQueue::complete(double id, const MosaicFailure* failure) {
   const std::lock_guard lock(mutex_);
-  if (!open_) return;
+  if (!isOpen_) return;
   completions_.push_back({id, failure ? failure->code : 0, failure ? failure->message : ""});
   // One signal for all completions that lie there when it is served.
   if (completions_.size() == 1) napi_call_threadsafe_function(signal_, nullptr, napi_tsfn_nonblocking);
@@ -78,19 +78,19 @@ inline void CompletionQueue::deliver() {
   napi_value callback, receiver;
   napi_get_reference_value(env_, callback_, &callback);
   napi_get_undefined(env_, &receiver);
-  for (const Completion& each : completions) {
+  for (const Completion& completion : completions) {
     napi_value arguments[3];
-    napi_create_double(env_, each.id, &arguments[0]);
-    napi_create_int32(env_, each.code, &arguments[1]);
-    napi_create_string_utf8(env_, each.message.data(), each.message.size(), &arguments[2]);
+    napi_create_double(env_, completion.id, &arguments[0]);
+    napi_create_int32(env_, completion.code, &arguments[1]);
+    napi_create_string_utf8(env_, completion.message.data(), completion.message.size(), &arguments[2]);
     napi_call_function(env_, receiver, callback, 3, arguments, nullptr);
-    if (--pending_ == 0) napi_unref_threadsafe_function(env_, signal_);
+    if (--pendingCount_ == 0) napi_unref_threadsafe_function(env_, signal_);
   }
 }
 
 inline void CompletionQueue::close() {
   const std::lock_guard lock(mutex_);
-  open_ = false;
+  isOpen_ = false;
   completions_.clear();
 }
 

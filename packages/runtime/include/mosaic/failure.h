@@ -34,19 +34,19 @@ inline MosaicFailure failureRecord(MosaicFailureCode code, const std::string& me
   return failureRecord(code, message.c_str());
 }
 
-/// Runs `body`, as functions of C tables report: 0, or 1 with what it threw in `failure`. `where` precedes the texts of
-/// exceptions that are no Failure.
+/// Runs `body`, as functions of C tables report: 0, or 1 with what it threw in `failure`. `context` precedes the texts
+/// of exceptions that are no Failure.
 template <typename Body>
-int captureFailure(MosaicFailure* failure, const std::string& where, Body body) {
+int captureFailure(MosaicFailure* failure, const std::string& context, Body body) {
   try {
     body();
     return 0;
   } catch (const Failure& exception) {
     *failure = failureRecord(exception.code(), exception.what());
   } catch (const std::bad_alloc&) {
-    *failure = failureRecord(MOSAIC_FAILURE_OUT_OF_MEMORY, where + ": out of host memory");
+    *failure = failureRecord(MOSAIC_FAILURE_OUT_OF_MEMORY, context + ": out of host memory");
   } catch (const std::exception& exception) {
-    *failure = failureRecord(MOSAIC_FAILURE_DEVICE, where + ": " + exception.what());
+    *failure = failureRecord(MOSAIC_FAILURE_DEVICE, context + ": " + exception.what());
   }
   return 1;
 }

@@ -13,18 +13,18 @@
 namespace mosaic {
 
 /// Sleeps while `word` holds `expected`, at most `timeoutNs` (negative: without limit). May wake for no reason.
-inline void futexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeoutNs, bool shared) {
-  timespec limit{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};
-  const int operation = shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
-  syscall(SYS_futex, &word, operation, expected, timeoutNs < 0 ? nullptr : &limit, nullptr, 0);
+inline void futexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeoutNs, bool isShared) {
+  timespec timeout{timeoutNs / 1'000'000'000, timeoutNs % 1'000'000'000};
+  const int operation = isShared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE;
+  syscall(SYS_futex, &word, operation, expected, timeoutNs < 0 ? nullptr : &timeout, nullptr, 0);
 }
 
-inline void futexWake(std::atomic<uint32_t>& word, bool shared) {
-  syscall(SYS_futex, &word, shared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+inline void futexWake(std::atomic<uint32_t>& word, bool isShared) {
+  syscall(SYS_futex, &word, isShared ? FUTEX_WAKE : FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 /// One turn of a loop that spins.
-inline void relax() {
+inline void cpuRelax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -46,16 +46,16 @@ class alignas(64) Doorbell {
  public:
   void ring() {
     if (!clearIfAsleep()) return;
-    rings_.fetch_add(1);
-    futexWake(rings_, true);
+    ringCount_.fetch_add(1);
+    futexWake(ringCount_, true);
   }
 
   /// Sleeps until rung or until `timeoutNs` have passed, unless `ready()` is true already.
   template <typename Ready>
   void sleep(int64_t timeoutNs, Ready ready) {
-    const uint32_t expected = rings_.load();
+    const uint32_t expected = ringCount_.load();
     setAsleep();
-    if (!ready()) futexWait(rings_, expected, timeoutNs, true);
+    if (!ready()) futexWait(ringCount_, expected, timeoutNs, true);
     clearAsleep();
   }
 
@@ -67,7 +67,7 @@ class alignas(64) Doorbell {
   bool clearIfAsleep() { return isAsleep_.load() != 0 && isAsleep_.exchange(0) != 0; }
 
  private:
-  Word rings_{0};
+  Word ringCount_{0};
   Word isAsleep_{0};
 };
 

@@ -42,11 +42,12 @@ inline float fromFloat16(uint16_t bits16) {
 inline uint16_t toFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const float size = std::fabs(value);
+  const float absValue = std::fabs(value);
   if (value != value) return static_cast<uint16_t>(sign | 0x7e00);
-  if (size >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+  if (absValue >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
   // Adding 0.5 pushes a subnormal's bits to the bottom of the mantissa, rounded by the addition itself.
-  if (size < 0x1p-14f) return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(size + 0.5f) - 0x3f000000u));
+  if (absValue < 0x1p-14f)
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(absValue + 0.5f) - 0x3f000000u));
   const uint32_t magnitude = bits & 0x7fffffff;
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000u + 0xfff + (magnitude >> 13 & 1)) >> 13));
 }
@@ -96,8 +97,8 @@ inline void narrow(uint16_t* to, const float* from, uint64_t count, DType dtype)
   for (uint64_t i = hasF16c() ? narrowF16c(to, from, count) : 0; i < count; i++) to[i] = toFloat16(from[i]);
 }
 
-inline void combine(float* acc, const float* in, uint64_t count, ReduceOp op, bool first) {
-  if (first) {
+inline void combine(float* acc, const float* in, uint64_t count, ReduceOp op, bool isFirst) {
+  if (isFirst) {
     std::memcpy(acc, in, count * 4);
   } else if (op == ReduceOp::Max) {
     for (uint64_t i = 0; i < count; i++) acc[i] = acc[i] > in[i] || acc[i] != acc[i] ? acc[i] : in[i];
@@ -109,21 +110,21 @@ inline void combine(float* acc, const float* in, uint64_t count, ReduceOp op, bo
 }  // namespace detail
 
 /// acc = in for the first operand, else acc (+ or max) in. A NaN wins every max.
-inline void accumulate(float* acc, const void* in, uint64_t count, DType dtype, ReduceOp op, bool first) {
-  if (dtype == DType::Float32) return detail::combine(acc, static_cast<const float*>(in), count, op, first);
-  float converted[detail::kBlockElements];
-  const auto* narrowed = static_cast<const uint16_t*>(in);
-  for (uint64_t at = 0; at < count; at += detail::kBlockElements) {
-    const uint64_t n = count - at < detail::kBlockElements ? count - at : detail::kBlockElements;
-    detail::widen(converted, narrowed + at, n, dtype);
-    detail::combine(acc + at, converted, n, op, first);
+inline void accumulate(float* acc, const void* in, uint64_t count, DType dtype, ReduceOp op, bool isFirst) {
+  if (dtype == DType::Float32) return detail::combine(acc, static_cast<const float*>(in), count, op, isFirst);
+  float widened[detail::kBlockElements];
+  const auto* halves = static_cast<const uint16_t*>(in);
+  for (uint64_t offset = 0; offset < count; offset += detail::kBlockElements) {
+    const uint64_t n = count - offset < detail::kBlockElements ? count - offset : detail::kBlockElements;
+    detail::widen(widened, halves + offset, n, dtype);
+    detail::combine(acc + offset, widened, n, op, isFirst);
   }
 }
 
 /// Divides for a mean, and rounds to nearest even.
-inline void finish(void* out, float* acc, uint64_t count, DType dtype, ReduceOp op, uint32_t operands) {
+inline void finish(void* out, float* acc, uint64_t count, DType dtype, ReduceOp op, uint32_t operandCount) {
   if (op == ReduceOp::Mean) {
-    for (uint64_t i = 0; i < count; i++) acc[i] /= static_cast<float>(operands);
+    for (uint64_t i = 0; i < count; i++) acc[i] /= static_cast<float>(operandCount);
   }
   if (dtype == DType::Float32) {
     std::memcpy(out, acc, count * 4);

@@ -7,7 +7,7 @@
 namespace check {
 
 template <size_t bytes, size_t alignment>
-struct Bytes {};
+struct StructLayout {};
 
 /// What a type is to a caller: enums are their numbers, structures their bytes; what a pointer to a structure points to
 /// is the structure's affair, and many are opaque handles.
@@ -23,7 +23,7 @@ struct AbiType<T> {
 template <class T>
   requires std::is_class_v<T>
 struct AbiType<T> {
-  using Type = Bytes<sizeof(T), alignof(T)>;
+  using Type = StructLayout<sizeof(T), alignof(T)>;
 };
 template <class T>
 struct AbiType<const T> {
@@ -49,7 +49,7 @@ struct AbiType<Result(Arguments...)> {
   using Type = typename AbiType<Result>::Type(typename AbiType<std::remove_cv_t<Arguments>>::Type...);
 };
 
-template <class Declared, class Expected>
-constexpr bool hasSameAbi = std::is_same_v<typename AbiType<Declared>::Type, typename AbiType<Expected>::Type>;
+template <class Actual, class Expected>
+constexpr bool hasSameAbi = std::is_same_v<typename AbiType<Actual>::Type, typename AbiType<Expected>::Type>;
 
 }  // namespace check

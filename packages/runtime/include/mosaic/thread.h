@@ -13,9 +13,9 @@ namespace mosaic {
 class ScopedSignalBlock {
  public:
   ScopedSignalBlock() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &previousMask_);
+    sigset_t allSignals;
+    sigfillset(&allSignals);
+    pthread_sigmask(SIG_SETMASK, &allSignals, &previousMask_);
   }
   ~ScopedSignalBlock() { pthread_sigmask(SIG_SETMASK, &previousMask_, nullptr); }
   ScopedSignalBlock(const ScopedSignalBlock&) = delete;
@@ -28,7 +28,7 @@ class ScopedSignalBlock {
 /// A thread that leaves signals to the host's main thread. Throws std::system_error if the system gives none.
 template <typename Body>
 std::thread startThread(const char* name, Body body) {
-  const ScopedSignalBlock blocked;
+  const ScopedSignalBlock signalBlock;
   std::thread thread(std::move(body));
   pthread_setname_np(thread.native_handle(), name);
   return thread;

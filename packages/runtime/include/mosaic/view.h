@@ -32,7 +32,7 @@ struct OptionalView : View {};
 /// One stride for each of `rank` axes.
 struct Strides {
   int32_t rank;
-  int64_t along[kMaxRank];
+  int64_t stride[kMaxRank];
 };
 
 /// A strided 4-d view, of attention's tensors. Strides count elements and may be anything for an input (0 broadcasts);

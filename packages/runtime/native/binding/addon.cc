@@ -15,13 +15,13 @@ void Addon::abortAll() {
   for (const auto& engine : engines) engine->join(deadline);
 }
 
-void Addon::end() {
+void Addon::shutDown() {
   if (completions) completions->close();
   abortAll();
   engines.clear();
 }
 
-std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info) {
+std::shared_ptr<Engine> getEngine(const Napi::CallbackInfo& info) {
   if (auto engine = findEngine(info)) return engine;
   throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
 }
@@ -30,15 +30,15 @@ namespace {
 
 // bind(callback): `callback(completion, code, message)` settles promises.
 void bind(const Napi::CallbackInfo& info) {
-  Addon& addon = addonOf(info);
+  Addon& addon = getAddon(info);
   addon.completions = std::make_shared<CompletionQueue>(info.Env(), info[0]);
   // Added after the queue's function was made, so that it runs before that is torn down.
-  info.Env().AddCleanupHook([&addon] { addon.end(); });
+  info.Env().AddCleanupHook([&addon] { addon.shutDown(); });
 }
 
 Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(new Addon);
-  exports.Set("protocol", kProtocol);
+  exports.Set("protocol", kBindingVersion);
   exports.Set("bind", Napi::Function::New(env, bind));
   exportRanks(env, exports);
   exportCalls(env, exports);

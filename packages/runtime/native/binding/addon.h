@@ -14,7 +14,7 @@
 namespace mosaic {
 
 /// Changes whenever the two sides would misunderstand each other; its counterpart is in src/collectives/addon.ts.
-constexpr int32_t kProtocol = 4;
+constexpr int32_t kBindingVersion = 4;
 
 struct Addon {
   std::shared_ptr<CompletionQueue> completions;
@@ -27,17 +27,17 @@ struct Addon {
   /// Before the process ends: fails what is under way, and waits for the communication threads, for 2 s at most.
   void abortAll();
   /// At the end of the environment: no thread of the runtime outlives it.
-  void end();
+  void shutDown();
 };
 
-inline Addon& addonOf(const Napi::CallbackInfo& info) { return *info.Env().GetInstanceData<Addon>(); }
+inline Addon& getAddon(const Napi::CallbackInfo& info) { return *info.Env().GetInstanceData<Addon>(); }
 
 using EngineHandle = Napi::External<std::weak_ptr<Engine>>;
 inline std::shared_ptr<Engine> findEngine(const Napi::CallbackInfo& info) {
   return info[0].As<EngineHandle>().Data()->lock();
 }
 /// Throws Failure once it has closed.
-std::shared_ptr<Engine> engineOf(const Napi::CallbackInfo& info);
+std::shared_ptr<Engine> getEngine(const Napi::CallbackInfo& info);
 
 /// Opening and closing ranks.
 void exportRanks(Napi::Env env, Napi::Object exports);

@@ -6,8 +6,8 @@ namespace mosaic {
 
 namespace {
 
-uint32_t groupOf(const Napi::CallbackInfo& info) { return info[1].As<Napi::Number>().Uint32Value(); }
-uint64_t numberOf(const Napi::CallbackInfo& info) {
+uint32_t groupArgument(const Napi::CallbackInfo& info) { return info[1].As<Napi::Number>().Uint32Value(); }
+uint64_t numberArgument(const Napi::CallbackInfo& info) {
   return static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value());
 }
 
@@ -16,36 +16,37 @@ Napi::Value post(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto words = info[2].As<Napi::Float64Array>();
     const CollectiveCall call = CollectiveCall::read(words.Data(), words.ElementLength());
-    const uint64_t number = engineOf(info)->post(groupOf(info), call, info[3].As<Napi::String>());
+    const uint64_t number = getEngine(info)->post(groupArgument(info), call, info[3].As<Napi::String>());
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });
 }
 
 // record(engine, group, description): a call that every rank of the group makes becomes part of the group's history.
 void record(const Napi::CallbackInfo& info) {
-  rethrowAsJsError(info.Env(), [&] { engineOf(info)->record(groupOf(info), info[2].As<Napi::String>().Utf8Value()); });
+  rethrowAsJsError(info.Env(),
+                   [&] { getEngine(info)->record(groupArgument(info), info[2].As<Napi::String>().Utf8Value()); });
 }
 
 // wait(engine, number): later work on the device waits for the operation.
 void wait(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
-    if (const auto engine = findEngine(info)) engine->wait(numberOf(info));
+    if (const auto engine = findEngine(info)) engine->wait(numberArgument(info));
   });
 }
 
 // completed(engine): all operations up to this number are over.
 Napi::Value completed(const Napi::CallbackInfo& info) {
   const auto engine = findEngine(info);
-  return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completed()) : INFINITY);
+  return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completedNumber()) : INFINITY);
 }
 
 // split(engine, group, color, name, completion): the number of the operation, for `splitResult`.
 Napi::Value split(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    Addon& addon = addonOf(info);
+    Addon& addon = getAddon(info);
     const int64_t color = info[2].As<Napi::Number>().Int64Value();
-    const uint64_t number = engineOf(info)->split(groupOf(info), color, info[3].As<Napi::String>().Utf8Value(),
-                                                  addon.completion(info[4]));
+    const uint64_t number = getEngine(info)->split(groupArgument(info), color, info[3].As<Napi::String>().Utf8Value(),
+                                                   addon.completion(info[4]));
     addon.completions->expect();
     return Napi::Number::New(info.Env(), static_cast<double>(number));
   });
@@ -54,8 +55,8 @@ Napi::Value split(const Napi::CallbackInfo& info) {
 // splitResult(engine, number): { index, rank, ranks } of the group that came of a split.
 Napi::Value splitResult(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto engine = engineOf(info);
-    const uint32_t index = engine->splitGroupOf(numberOf(info));
+    const auto engine = getEngine(info);
+    const uint32_t index = engine->splitGroupNumber(numberArgument(info));
     const auto group = engine->groupOf(index);
     const auto ranks = Napi::Array::New(info.Env(), group->size());
     for (uint32_t i = 0; i < group->size(); i++) ranks.Set(i, group->ranks[i]);
@@ -70,11 +71,11 @@ Napi::Value splitResult(const Napi::CallbackInfo& info) {
 // traffic(engine, group): bytes sent, bytes received, messages sent.
 Napi::Value traffic(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const Payload payload = engineOf(info)->payloadOf(groupOf(info));
+    const Payload payload = getEngine(info)->getPayload(groupArgument(info));
     const auto counts = Napi::Array::New(info.Env(), 3);
-    counts.Set(uint32_t{0}, static_cast<double>(payload.sent));
-    counts.Set(uint32_t{1}, static_cast<double>(payload.received));
-    counts.Set(uint32_t{2}, static_cast<double>(payload.messages));
+    counts.Set(uint32_t{0}, static_cast<double>(payload.bytesSent));
+    counts.Set(uint32_t{1}, static_cast<double>(payload.bytesReceived));
+    counts.Set(uint32_t{2}, static_cast<double>(payload.messagesSent));
     return counts;
   });
 }
@@ -86,19 +87,19 @@ void markStep(const Napi::CallbackInfo& info) {
 }
 
 void startTrace(const Napi::CallbackInfo& info) {
-  rethrowAsJsError(info.Env(), [&] { engineOf(info)->startTrace(); });
+  rethrowAsJsError(info.Env(), [&] { getEngine(info)->startTrace(); });
 }
 
 // stopTrace(engine, completion): `takeTrace` has the records once the completion has arrived.
 void stopTrace(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
-    const auto engine = engineOf(info);
-    Addon& addon = addonOf(info);
+    const auto engine = getEngine(info);
+    Addon& addon = getAddon(info);
     const auto records = addon.traces[info[1].As<Napi::Number>().DoubleValue()] =
         std::make_shared<std::vector<TraceRecord>>();
     addon.completions->expect();
-    engine->stopTrace([records, complete = addon.completion(info[1])](std::vector<TraceRecord> recorded) {
-      *records = std::move(recorded);
+    engine->stopTrace([records, complete = addon.completion(info[1])](std::vector<TraceRecord> trace) {
+      *records = std::move(trace);
       complete(nullptr);
     });
   });
@@ -107,11 +108,11 @@ void stopTrace(const Napi::CallbackInfo& info) {
 // takeTrace(completion): { lane, name, start, end, label, bytesSent, bytesReceived }[].
 Napi::Value takeTrace(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  const auto found = addonOf(info).traces.extract(info[0].As<Napi::Number>().DoubleValue());
+  const auto entry = getAddon(info).traces.extract(info[0].As<Napi::Number>().DoubleValue());
   const auto events = Napi::Array::New(env);
-  if (!found) return events;
-  uint32_t next = 0;
-  for (const TraceRecord& record : *found.mapped()) {
+  if (!entry) return events;
+  uint32_t index = 0;
+  for (const TraceRecord& record : *entry.mapped()) {
     const auto event = Napi::Object::New(env);
     event.Set("lane", "communication");
     event.Set("name", opName(record.op));
@@ -120,7 +121,7 @@ Napi::Value takeTrace(const Napi::CallbackInfo& info) {
     event.Set("label", record.label);
     event.Set("bytesSent", static_cast<double>(record.bytesSent));
     event.Set("bytesReceived", static_cast<double>(record.bytesReceived));
-    events.Set(next++, event);
+    events.Set(index++, event);
   }
   return events;
 }

@@ -8,77 +8,76 @@ namespace {
 
 using WorldHandle = Napi::External<std::shared_ptr<InProcessWorld>>;
 
-int64_t nanoseconds(Napi::Value seconds) {
+int64_t toNanoseconds(Napi::Value seconds) {
   return static_cast<int64_t>(seconds.As<Napi::Number>().DoubleValue() * 1e9);
 }
 
 template <typename T>
-T* pointer(Napi::Value address) {
+T* toPointer(Napi::Value address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address.As<Napi::Number>().Int64Value()));
 }
 
 // openWorld(size, seconds, hosts): what ranks of this process share; they wait so long for one another. `hosts` has the
 // number of each rank's host, or nothing.
 Napi::Value openWorld(const Napi::CallbackInfo& info) {
-  const auto given = info[2].As<Napi::Uint32Array>();
-  const std::vector<uint32_t> hosts(given.Data(), given.Data() + given.ElementLength());
+  const auto hostArray = info[2].As<Napi::Uint32Array>();
+  const std::vector<uint32_t> hosts(hostArray.Data(), hostArray.Data() + hostArray.ElementLength());
   const uint32_t size = info[0].As<Napi::Number>().Uint32Value();
-  const auto world = std::make_shared<InProcessWorld>(size, nanoseconds(info[1]), hosts);
+  const auto world = std::make_shared<InProcessWorld>(size, toNanoseconds(info[1]), hosts);
   auto* reference = new std::shared_ptr<InProcessWorld>(world);
   return WorldHandle::New(info.Env(), reference,
-                          [](Napi::Env, std::shared_ptr<InProcessWorld>* finalized) { delete finalized; });
+                          [](Napi::Env, std::shared_ptr<InProcessWorld>* pointee) { delete pointee; });
 }
 
-std::unique_ptr<ControlPlane> controlOf(const Napi::Object& given, const EngineOptions& options) {
-  const Napi::Value world = given.Get("world");
+std::unique_ptr<ControlPlane> makeControlPlane(const Napi::Object& jsOptions, const EngineOptions& options) {
+  const Napi::Value world = jsOptions.Get("world");
   if (world.IsExternal()) return std::make_unique<InProcessControl>(*world.As<WorldHandle>().Data(), options.rank);
-  const auto agent = given.Get("agent").As<Napi::Object>();
-  const auto text = [&](const char* name) { return agent.Get(name).As<Napi::String>().Utf8Value(); };
-  AgentOptions joining;
-  joining.path = text("path");
-  joining.secret = text("secret");
-  joining.world = text("world");
-  joining.attempt = agent.Get("attempt").As<Napi::Number>().Uint32Value();
-  joining.rank = options.rank;
-  joining.size = options.size;
-  joining.timeoutNs = nanoseconds(given.Get("connectSeconds"));
-  return std::make_unique<AgentClient>(std::move(joining));
+  const auto agent = jsOptions.Get("agent").As<Napi::Object>();
+  const auto getString = [&](const char* name) { return agent.Get(name).As<Napi::String>().Utf8Value(); };
+  AgentOptions agentOptions;
+  agentOptions.path = getString("path");
+  agentOptions.secret = getString("secret");
+  agentOptions.world = getString("world");
+  agentOptions.attempt = agent.Get("attempt").As<Napi::Number>().Uint32Value();
+  agentOptions.rank = options.rank;
+  agentOptions.size = options.size;
+  agentOptions.timeoutNs = toNanoseconds(jsOptions.Get("connectSeconds"));
+  return std::make_unique<AgentClient>(std::move(agentOptions));
 }
 
 // open(options, completion): this rank, connected once the completion has arrived.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto given = info[0].As<Napi::Object>();
-    TransportPtr transport(pointer<const MosaicTransport>(given.Get("transport")));
+    const auto jsOptions = info[0].As<Napi::Object>();
+    TransportPtr transport(toPointer<const MosaicTransport>(jsOptions.Get("transport")));
     EngineOptions options;
-    options.rank = given.Get("rank").As<Napi::Number>().Uint32Value();
-    options.size = given.Get("size").As<Napi::Number>().Uint32Value();
-    options.timeoutNs = nanoseconds(given.Get("timeoutSeconds"));
-    options.connectNs = nanoseconds(given.Get("connectSeconds"));
-    options.drainNs = nanoseconds(given.Get("drainSeconds"));
-    options.instructionSet = given.Get("instructionSet").As<Napi::String>().Utf8Value();
+    options.rank = jsOptions.Get("rank").As<Napi::Number>().Uint32Value();
+    options.size = jsOptions.Get("size").As<Napi::Number>().Uint32Value();
+    options.timeoutNs = toNanoseconds(jsOptions.Get("timeoutSeconds"));
+    options.connectTimeoutNs = toNanoseconds(jsOptions.Get("connectSeconds"));
+    options.drainTimeoutNs = toNanoseconds(jsOptions.Get("drainSeconds"));
+    options.instructionSet = jsOptions.Get("instructionSet").As<Napi::String>().Utf8Value();
     ComputeStream compute;
-    compute.handle = pointer<void>(given.Get("stream"));
-    compute.port = pointer<MosaicDevicePort>(given.Get("port"));
-    if (!compute.port) compute.stream = pointer<MosaicStream>(given.Get("stream"));
-    Addon& addon = addonOf(info);
-    const auto engine =
-        Engine::open(std::move(transport), compute, controlOf(given, options), options, addon.completion(info[1]));
+    compute.handle = toPointer<void>(jsOptions.Get("stream"));
+    compute.port = toPointer<MosaicDevicePort>(jsOptions.Get("port"));
+    if (!compute.port) compute.stream = toPointer<MosaicStream>(jsOptions.Get("stream"));
+    Addon& addon = getAddon(info);
+    const auto engine = Engine::open(std::move(transport), compute, makeControlPlane(jsOptions, options), options,
+                                     addon.completion(info[1]));
     addon.engines.push_back(engine);
     addon.completions->expect();
     auto* reference = new std::weak_ptr<Engine>(engine);
-    return EngineHandle::New(info.Env(), reference,
-                             [](Napi::Env, std::weak_ptr<Engine>* finalized) { delete finalized; });
+    return EngineHandle::New(info.Env(), reference, [](Napi::Env, std::weak_ptr<Engine>* pointee) { delete pointee; });
   });
 }
 
 // hosts(engine): the number of each rank's host, by rank, once the engine has connected.
 Napi::Value hosts(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
-    const auto engine = engineOf(info);
-    const auto numbers = Napi::Array::New(info.Env());
-    for (const Member& member : engine->members()) numbers.Set(numbers.Length(), member.host);
-    return numbers;
+    const auto engine = getEngine(info);
+    const auto hostNumbers = Napi::Array::New(info.Env());
+    for (const Member& member : engine->members()) hostNumbers.Set(hostNumbers.Length(), member.host);
+    return hostNumbers;
   });
 }
 
@@ -86,17 +85,17 @@ Napi::Value hosts(const Napi::CallbackInfo& info) {
 // arrived, with a failure or without.
 void close(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
-    const auto engine = engineOf(info);
-    engine->close(addonOf(info).completion(info[1]));
-    addonOf(info).completions->expect();
+    const auto engine = getEngine(info);
+    engine->close(getAddon(info).completion(info[1]));
+    getAddon(info).completions->expect();
   });
 }
 
 // release(engine): it has closed, or has never connected.
-void release(const Napi::CallbackInfo& info) { addonOf(info).engines.remove(findEngine(info)); }
+void release(const Napi::CallbackInfo& info) { getAddon(info).engines.remove(findEngine(info)); }
 
 // abortAll(): before the process ends, so that no stream waits for an operation, and no thread uses a library.
-void abortAll(const Napi::CallbackInfo& info) { addonOf(info).abortAll(); }
+void abortAll(const Napi::CallbackInfo& info) { getAddon(info).abortAll(); }
 
 }  // namespace
 

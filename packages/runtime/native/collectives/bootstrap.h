@@ -16,14 +16,14 @@ struct Bootstrap : MosaicBootstrap {
       : MosaicBootstrap{}, control(plane), isInterruptedNow(std::move(isInterrupted)) {
     rank = options.rank;
     size = options.size;
-    timeout = options.connectNs;
+    timeout = options.connectTimeoutNs;
     interrupted = [](MosaicBootstrap* self) -> int { return static_cast<Bootstrap*>(self)->isInterruptedNow(); };
     for (const Member& member : plane.members()) {
-      hostsOf.push_back(member.host);
-      pidsOf.push_back(member.pid);
+      rankHosts.push_back(member.host);
+      rankPids.push_back(member.pid);
     }
-    hosts = hostsOf.data();
-    pids = pidsOf.data();
+    hosts = rankHosts.data();
+    pids = rankPids.data();
     matches = signaturesMatch;
     MosaicBootstrap::put = [](MosaicBootstrap* self, const char* key, const void* value, uint64_t bytes) {
       static_cast<Bootstrap*>(self)->control.put(key, std::string(static_cast<const char*>(value), bytes));
@@ -31,16 +31,16 @@ struct Bootstrap : MosaicBootstrap {
     MosaicBootstrap::get = [](MosaicBootstrap* self, const char* key, void* value, uint64_t capacity, uint64_t* bytes,
                               MosaicFailure* failure) {
       return captureFailure(failure, "connect", [&] {
-        const std::string found = static_cast<Bootstrap*>(self)->control.get(key);
-        std::copy_n(found.data(), std::min<uint64_t>(found.size(), capacity), static_cast<char*>(value));
-        *bytes = found.size();
+        const std::string text = static_cast<Bootstrap*>(self)->control.get(key);
+        std::copy_n(text.data(), std::min<uint64_t>(text.size(), capacity), static_cast<char*>(value));
+        *bytes = text.size();
       });
     };
   }
   ControlPlane& control;
   std::function<bool()> isInterruptedNow;
-  std::vector<uint32_t> hostsOf;
-  std::vector<int32_t> pidsOf;
+  std::vector<uint32_t> rankHosts;
+  std::vector<int32_t> rankPids;
 };
 
 }  // namespace mosaic

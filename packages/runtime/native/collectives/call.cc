@@ -15,21 +15,21 @@ constexpr uint32_t kSignatureMagic = 0x4d6f7334;  // "Mos4"
 /// The numbers of a call, lists preceded by their length. Addresses are numbers too: user space ends far below 2^53.
 class CallReader {
  public:
-  CallReader(const double* data, size_t length) : at_(data), end_(data + length) {}
+  CallReader(const double* data, size_t length) : next_(data), end_(data + length) {}
 
-  uint64_t number() {
-    if (at_ == end_) throw std::out_of_range("truncated call: expected more arguments");
-    return static_cast<uint64_t>(*at_++);
+  uint64_t readNumber() {
+    if (next_ == end_) throw std::out_of_range("truncated call: expected more arguments");
+    return static_cast<uint64_t>(*next_++);
   }
-  uint8_t* address() { return reinterpret_cast<uint8_t*>(number()); }
+  uint8_t* readAddress() { return reinterpret_cast<uint8_t*>(readNumber()); }
   std::vector<uint64_t> readList() {
-    std::vector<uint64_t> values(number());
-    for (uint64_t& value : values) value = number();
+    std::vector<uint64_t> values(readNumber());
+    for (uint64_t& value : values) value = readNumber();
     return values;
   }
 
  private:
-  const double* at_;
+  const double* next_;
   const double* end_;
 };
 
@@ -40,7 +40,7 @@ uint64_t hash(uint64_t value, std::initializer_list<uint64_t> words) {
 
 constexpr uint64_t kHashBasis = 0xcbf29ce484222325;
 
-const char* reduceName(uint8_t op) {
+const char* reduceOpName(uint8_t op) {
   static const char* const names[] = {"sum", "mean", "max"};
   return names[std::min<size_t>(op, 2)];
 }
@@ -49,7 +49,7 @@ bool hasPlan(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::GroupCast) || op == static_cast<uint8_t>(OpKind::GroupReduce);
 }
 
-bool reduces(uint8_t op) {
+bool isReduction(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::ReduceScatter) || op == static_cast<uint8_t>(OpKind::AllReduce);
 }
 
@@ -60,27 +60,27 @@ bool Group::contains(uint32_t worldRank) const {
 }
 
 CollectiveCall CollectiveCall::read(const double* data, size_t length) {
-  CallReader words(data, length);
+  CallReader reader(data, length);
   CollectiveCall call;
-  call.op = static_cast<OpKind>(words.number());
-  call.dtype = static_cast<uint8_t>(words.number());
-  call.reduce = static_cast<ReduceOp>(words.number());
-  call.root = static_cast<uint32_t>(words.number());
-  call.ragged = words.number() != 0;
-  call.out = words.address();
-  call.in = words.address();
-  call.shape = words.readList();
-  call.send = words.readList();
-  call.receive = words.readList();
-  call.transfers.resize(words.number());
+  call.op = static_cast<OpKind>(reader.readNumber());
+  call.dtype = static_cast<uint8_t>(reader.readNumber());
+  call.reduce = static_cast<ReduceOp>(reader.readNumber());
+  call.root = static_cast<uint32_t>(reader.readNumber());
+  call.ragged = reader.readNumber() != 0;
+  call.out = reader.readAddress();
+  call.in = reader.readAddress();
+  call.shape = reader.readList();
+  call.sendCounts = reader.readList();
+  call.receiveCounts = reader.readList();
+  call.transfers.resize(reader.readNumber());
   for (Transfer& transfer : call.transfers) {
-    transfer.send = words.number() != 0;
-    transfer.peer = static_cast<uint32_t>(words.number());
-    transfer.data = words.address();
-    transfer.dtype = static_cast<uint8_t>(words.number());
-    transfer.shape = words.readList();
+    transfer.isSend = reader.readNumber() != 0;
+    transfer.peer = static_cast<uint32_t>(reader.readNumber());
+    transfer.data = reader.readAddress();
+    transfer.dtype = static_cast<uint8_t>(reader.readNumber());
+    transfer.shape = reader.readList();
   }
-  call.plan = words.number();
+  call.plan = reader.readNumber();
   return call;
 }
 
@@ -96,7 +96,7 @@ uint64_t elementBytes(uint8_t dtype) {
   return dtype >= kNoDType ? 1 : static_cast<uint64_t>(dtypeBytes(static_cast<DType>(dtype)));
 }
 
-uint64_t elementCountOf(const std::vector<uint64_t>& shape) {
+uint64_t elementCount(const std::vector<uint64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
 }
 
@@ -108,7 +108,7 @@ void setShape(Signature& signature, const std::vector<uint64_t>& shape) {
   for (size_t axis = 0; axis < leadingAxes; axis++) signature.shape[0] *= shape[axis];
 }
 
-Signature signatureOf(const Group& group, const CollectiveCall& call) {
+Signature makeSignature(const Group& group, const CollectiveCall& call) {
   Signature signature{};
   signature.magic = kSignatureMagic;
   signature.op = static_cast<uint8_t>(call.op);
@@ -131,11 +131,11 @@ Signature signatureOf(const Group& group, const CollectiveCall& call) {
   return signature;
 }
 
-uint64_t extendHistory(uint64_t history, const std::string& recorded) {
-  uint64_t value = hash(history ? history : kHashBasis, {recorded.size()});
-  for (size_t at = 0; at < recorded.size(); at += sizeof(uint64_t)) {
+uint64_t extendHistory(uint64_t history, const std::string& recordedCall) {
+  uint64_t value = hash(history ? history : kHashBasis, {recordedCall.size()});
+  for (size_t offset = 0; offset < recordedCall.size(); offset += sizeof(uint64_t)) {
     uint64_t word = 0;
-    std::memcpy(&word, recorded.data() + at, std::min(sizeof word, recorded.size() - at));
+    std::memcpy(&word, recordedCall.data() + offset, std::min(sizeof word, recordedCall.size() - offset));
     value = hash(value, {word});
     value ^= value >> 32;  // a product carries what differs to higher bits only
   }
@@ -147,7 +147,8 @@ uint64_t extendHistory(const Signature& s, const CollectiveCall& call) {
   if (s.plan != 0) value = hash(value, {s.plan});
   // Shapes of ragged calls differ between ranks; the shares are the same, but those of allToAll.
   for (uint32_t axis = 0; axis < (s.ragged ? 0 : s.axes); axis++) value = hash(value, {s.shape[axis]});
-  if (s.ragged && call.op != OpKind::AllToAll) for (const uint64_t share : call.send) value = hash(value, {share});
+  if (s.ragged && call.op != OpKind::AllToAll)
+    for (const uint64_t share : call.sendCounts) value = hash(value, {share});
   return value;
 }
 
@@ -176,13 +177,13 @@ const char* opName(OpKind op) {
   return static_cast<size_t>(op) < std::size(names) ? names[static_cast<size_t>(op)] : "an unknown operation";
 }
 
-std::string nameOf(const Signature& s, const std::string& group) {
+std::string operationName(const Signature& s, const std::string& group) {
   return std::string(opName(static_cast<OpKind>(s.op))) + " #" + std::to_string(s.sequence) + " (" + group + ")";
 }
 
-std::string descriptionOf(const Signature& s, const std::string& group) {
-  std::string text = nameOf(s, group);
-  if (reduces(s.op)) text.append(" ").append(reduceName(s.reduce));
+std::string describeOperation(const Signature& s, const std::string& group) {
+  std::string text = operationName(s, group);
+  if (isReduction(s.op)) text.append(" ").append(reduceOpName(s.reduce));
   if (s.op == static_cast<uint8_t>(OpKind::Broadcast)) text += " from rank " + std::to_string(s.root);
   if (s.dtype >= kNoDType) return text;
   text.append(" ").append(dtypeName(static_cast<DType>(s.dtype))).append(" [");

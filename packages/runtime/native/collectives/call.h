@@ -25,12 +25,12 @@ static_assert(sizeof(Signature) == 128, "a signature must fill whole cache lines
 
 /// What operations move: bytes, and messages sent.
 struct Payload {
-  uint64_t sent = 0, received = 0, messages = 0;
+  uint64_t bytesSent = 0, bytesReceived = 0, messagesSent = 0;
 
   Payload& operator+=(const Payload& other) {
-    sent += other.sent;
-    received += other.received;
-    messages += other.messages;
+    bytesSent += other.bytesSent;
+    bytesReceived += other.bytesReceived;
+    messagesSent += other.messagesSent;
     return *this;
   }
 };
@@ -48,7 +48,7 @@ struct Group {
   std::vector<uint64_t> ancestors;
 
   // Counted when an operation is posted or a call recorded, under the engine's lock.
-  uint64_t sequence = 0, index = 0, recorded = 0, history = 0;
+  uint64_t sequence = 0, index = 0, recordedCount = 0, history = 0;
   // Of the operations that are concluded, under the engine's lock.
   Payload payload;
 
@@ -57,7 +57,7 @@ struct Group {
 };
 
 struct Transfer {
-  bool send = false;
+  bool isSend = false;
   uint32_t peer = 0;  // rank in the group
   uint8_t* data = nullptr;
   uint8_t dtype = 0;
@@ -75,7 +75,7 @@ struct CollectiveCall {
   std::vector<uint64_t> shape;  // of the input
   uint8_t *out = nullptr, *in = nullptr;
   /// Elements for each rank, and (allToAll) from each rank; of allGather and reduceScatter, the share of each rank.
-  std::vector<uint64_t> send, receive;
+  std::vector<uint64_t> sendCounts, receiveCounts;
   /// The messages of sendRecv, groupCast and groupReduce.
   std::vector<Transfer> transfers;
   /// groupCast and groupReduce: a hash of the plan and the tensors, the same on all ranks.
@@ -92,13 +92,13 @@ uint64_t messagesId(uint64_t group, OpKind op, uint32_t from, uint32_t to);
 
 /// Bytes of an element; 1 for none.
 uint64_t elementBytes(uint8_t dtype);
-uint64_t elementCountOf(const std::vector<uint64_t>& shape);
+uint64_t elementCount(const std::vector<uint64_t>& shape);
 void setShape(Signature& signature, const std::vector<uint64_t>& shape);
 
 /// The signature of this rank's next operation of a group; does not count it.
-Signature signatureOf(const Group& group, const CollectiveCall& call);
+Signature makeSignature(const Group& group, const CollectiveCall& call);
 /// The history of a group after a call that was recorded.
-uint64_t extendHistory(uint64_t history, const std::string& recorded);
+uint64_t extendHistory(uint64_t history, const std::string& recordedCall);
 /// The history of a group after this collective.
 uint64_t extendHistory(const Signature& signature, const CollectiveCall& call);
 /// The history of the messages between two ranks after this one.
@@ -110,8 +110,8 @@ bool isSameOperation(const Signature& expected, const Signature& received);
 
 const char* opName(OpKind op);
 /// `allGather #42 (sp)`
-std::string nameOf(const Signature& signature, const std::string& group);
+std::string operationName(const Signature& signature, const std::string& group);
 /// `sendRecv #41 (sp) float32 [2,8,100,64]`
-std::string descriptionOf(const Signature& signature, const std::string& group);
+std::string describeOperation(const Signature& signature, const std::string& group);
 
 }  // namespace mosaic

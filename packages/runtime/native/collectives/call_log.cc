@@ -12,52 +12,52 @@ constexpr uint64_t kReportInterval = 16;
 /// Values of the control plane are at most 64 KiB: a rank with more sequences publishes some of them.
 constexpr uint64_t kMaxCounts = 4000;
 /// Of each group a rank that exits publishes so many calls, in so many bytes of text.
-constexpr size_t kPublishedCalls = 8, kMaxPublishedText = 400;
-constexpr size_t kMaxRecordedText = 1000;
+constexpr size_t kMaxPublishedCalls = 8, kMaxPublishedTextBytes = 400;
+constexpr size_t kMaxRecordedCallBytes = 1000;
 
 /// The communication thread observes nothing else while it waits for the counts of a rank that has exited.
-constexpr int64_t kCountsNs = 1'000'000'000;
+constexpr int64_t kCountsTimeoutNs = 1'000'000'000;
 
-std::string keyOf(uint32_t rank) { return "exit/" + std::to_string(rank); }
+std::string exitKey(uint32_t rank) { return "exit/" + std::to_string(rank); }
 
 /// At most so many bytes, of whole characters.
-std::string truncated(std::string text, size_t maxBytes) {
+std::string truncateText(std::string text, size_t maxBytes) {
   if (text.size() <= maxBytes) return text;
   size_t end = maxBytes;
   while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) end--;
   return text.erase(end) + "…";
 }
 
-void write(std::string& out, uint64_t word) { out.append(reinterpret_cast<const char*>(&word), sizeof word); }
+void appendWord(std::string& out, uint64_t word) { out.append(reinterpret_cast<const char*>(&word), sizeof word); }
 
-/// Words and texts that `write` wrote; zeros and nothing once they are used up.
+/// Words and texts that `appendWord` wrote; zeros and nothing once they are used up.
 class PublishedReader {
  public:
   explicit PublishedReader(const std::string& text) : text_(text) {}
-  bool isFinished() const { return at_ + sizeof(uint64_t) > text_.size(); }
-  uint64_t word() {
+  bool isFinished() const { return offset_ + sizeof(uint64_t) > text_.size(); }
+  uint64_t readWord() {
     uint64_t value = 0;
     if (isFinished()) return 0;
-    std::memcpy(&value, text_.data() + at_, sizeof value);
-    at_ += sizeof value;
+    std::memcpy(&value, text_.data() + offset_, sizeof value);
+    offset_ += sizeof value;
     return value;
   }
-  std::string text() {
-    const uint64_t bytes = std::min<uint64_t>(word(), text_.size() - at_);
-    at_ += bytes;
-    return text_.substr(at_ - bytes, bytes);
+  std::string readText() {
+    const uint64_t bytes = std::min<uint64_t>(readWord(), text_.size() - offset_);
+    offset_ += bytes;
+    return text_.substr(offset_ - bytes, bytes);
   }
 
  private:
   const std::string& text_;
-  size_t at_ = 0;
+  size_t offset_ = 0;
 };
 
 }  // namespace
 
 std::string CallLog::Description::text() const {
-  if (number == 0) return descriptionOf(signature, group);
-  return "call #" + std::to_string(number) + " (" + group + "): " + recorded;
+  if (number == 0) return describeOperation(signature, group);
+  return "call #" + std::to_string(number) + " (" + group + "): " + recordedCall;
 }
 
 CallLog::CallSequence& CallLog::append(uint64_t id, const Group& group, uint64_t history,
@@ -81,40 +81,40 @@ std::vector<CallReport> CallLog::append(Operation& op) {
   if (isGroupSequence) {
     CallSequence& sequence = append(group.id, group, group.history, description);
     op.calls.push_back({group.id, sequence.index, std::nullopt});
-    if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLast(group.id, sequence, reports);
+    if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLastCall(group.id, sequence, reports);
   }
   if (!hasSignatures_) appendMessages(op, description, reports);
-  if (op.op() == OpKind::Barrier) reportAt(group, reports);
+  if (op.op() == OpKind::Barrier) reportAtBarrier(group, reports);
   return reports;
 }
 
-std::vector<CallReport> CallLog::append(const Group& group, std::string recorded) {
+std::vector<CallReport> CallLog::append(const Group& group, std::string recordedCall) {
   std::vector<CallReport> reports;
   auto description = std::make_shared<Description>();
-  description->number = group.recorded;
+  description->number = group.recordedCount;
   description->group = group.name;
-  description->recorded = truncated(std::move(recorded), kMaxRecordedText);
+  description->recordedCall = truncateText(std::move(recordedCall), kMaxRecordedCallBytes);
   CallSequence& sequence = append(group.id, group, group.history, std::move(description));
-  if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLast(group.id, sequence, reports);
+  if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLastCall(group.id, sequence, reports);
   return reports;
 }
 
-void CallLog::reportLast(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
-  if (sequence.reported == sequence.index) return;
+void CallLog::reportLastCall(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
+  if (sequence.reportedIndex == sequence.index) return;
   reports.push_back(sequence.report(id, sequence.calls.back()));
-  sequence.reported = sequence.index;
+  sequence.reportedIndex = sequence.index;
 }
 
 /// Ranks that meet at a barrier have called the same in all groups that were split from its group, too. With signatures
 /// the barrier's own messages compare what its group has called.
-void CallLog::reportAt(const Group& barrier, std::vector<CallReport>& reports) {
+void CallLog::reportAtBarrier(const Group& barrier, std::vector<CallReport>& reports) {
   // Those of groups first: what made ranks diverge is more likely a call of theirs than a message that follows from it.
   for (const bool isGroupPass : {true, false}) {
     for (auto& [id, sequence] : sequences_) {
       if (sequence.isGroupSequence() != isGroupPass) continue;
       const auto& ancestors = sequence.ancestors;
       const bool isDescendant = std::find(ancestors.begin(), ancestors.end(), barrier.id) != ancestors.end();
-      if (isDescendant || (sequence.group == barrier.id && !hasSignatures_)) reportLast(id, sequence, reports);
+      if (isDescendant || (sequence.group == barrier.id && !hasSignatures_)) reportLastCall(id, sequence, reports);
     }
   }
 }
@@ -126,74 +126,74 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
   const bool isSendRecv = op.op() == OpKind::SendRecv;
   if (!isSendRecv && !(op.op() == OpKind::AllToAll && op.signature.ragged)) return;
   const Group& group = *op.group;
-  const auto message = [&](const Message& each, bool isSend) {
-    const uint32_t ownRank = group.ranks[group.rank], peer = group.ranks[each.peer];
+  const auto appendMessage = [&](const Message& message, bool isSend) {
+    const uint32_t ownRank = group.ranks[group.rank], peer = group.ranks[message.peer];
     const uint32_t from = isSend ? ownRank : peer, to = isSend ? peer : ownRank;
     const uint64_t id = messagesId(group.id, op.op(), from, to);
     const auto messageDescription = [&] {
       return std::make_shared<const Description>(
-          Description{each.signature, group.name, operationDescription->prefix, 0, ""});
+          Description{message.signature, group.name, operationDescription->prefix, 0, ""});
     };
     const auto description = isSendRecv ? messageDescription() : operationDescription;
-    CallSequence& sequence = append(id, group, extendHistory(sequences_[id].history, each.signature), description);
+    CallSequence& sequence = append(id, group, extendHistory(sequences_[id].history, message.signature), description);
     if (sequence.ranks.empty()) sequence.ranks = {from, to};
     sequence.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
     op.calls.push_back({id, sequence.index, peer});
     if (sequence.index % kReportInterval != 0) return;
-    reportLast(id, sequence, reports);
+    reportLastCall(id, sequence, reports);
     // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
-    if (const auto found = sequences_.find(group.id); found != sequences_.end()) {
-      reportLast(group.id, found->second, reports);
+    if (const auto entry = sequences_.find(group.id); entry != sequences_.end()) {
+      reportLastCall(group.id, entry->second, reports);
     }
   };
   for (const Stage& stage : op.schedule.stages) {
-    for (const Message& each : stage.sends) message(each, true);
-    for (const Message& each : stage.receives) message(each, false);
+    for (const Message& message : stage.sends) appendMessage(message, true);
+    for (const Message& message : stage.receives) appendMessage(message, false);
   }
 }
 
-std::vector<CallReport> CallLog::takePending() {
+std::vector<CallReport> CallLog::collectPendingReports() {
   std::vector<CallReport> reports;
   for (const bool isGroupPass : {true, false}) {
     for (auto& [id, sequence] : sequences_) {
-      if (sequence.isGroupSequence() == isGroupPass) reportEach(id, sequence, reports);
+      if (sequence.isGroupSequence() == isGroupPass) reportPendingCalls(id, sequence, reports);
     }
   }
   return reports;
 }
 
-void CallLog::reportEach(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
+void CallLog::reportPendingCalls(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports) {
   for (const LoggedCall& call : sequence.calls) {
-    if (call.index > sequence.reportedEach) reports.push_back(sequence.report(id, call));
+    if (call.index > sequence.allReportedIndex) reports.push_back(sequence.report(id, call));
   }
-  sequence.reported = sequence.reportedEach = sequence.index;
+  sequence.reportedIndex = sequence.allReportedIndex = sequence.index;
 }
 
 std::vector<CallRecord> CallLog::calls(uint64_t sequence) const {
   std::vector<CallRecord> records;
-  const auto found = sequences_.find(sequence);
-  if (found == sequences_.end()) return records;
-  for (const LoggedCall& call : found->second.calls)
+  const auto entry = sequences_.find(sequence);
+  if (entry == sequences_.end()) return records;
+  for (const LoggedCall& call : entry->second.calls)
     records.push_back({call.index, call.history, call.description->text()});
   return records;
 }
 
 uint64_t CallLog::groupOf(uint64_t sequence) const {
-  const auto found = sequences_.find(sequence);
-  return found == sequences_.end() ? sequence : found->second.group;
+  const auto entry = sequences_.find(sequence);
+  return entry == sequences_.end() ? sequence : entry->second.group;
 }
 
 std::string CallLog::prefixOf(uint64_t sequence, const std::string& message) const {
-  const auto found = sequences_.find(sequence);
-  if (found == sequences_.end()) return "";
-  for (const LoggedCall& call : found->second.calls) {
+  const auto entry = sequences_.find(sequence);
+  if (entry == sequences_.end()) return "";
+  for (const LoggedCall& call : entry->second.calls) {
     if (message.find(call.description->text()) != std::string::npos) return call.description->prefix;
   }
   return "";
 }
 
-std::string CallLog::counts() const {
+std::string CallLog::serializeCounts() const {
   std::vector<uint64_t> words{0};
   for (const auto& [id, sequence] : sequences_) {
     if (sequence.isPartOfCollective) continue;
@@ -202,36 +202,37 @@ std::string CallLog::counts() const {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }
 
-std::string CallLog::published(size_t maxBytes) const {
-  constexpr size_t kCall = kMaxPublishedText + 32, kGroup = 16;  // bytes, at most
+std::string CallLog::serializeCalls(size_t maxBytes) const {
+  constexpr size_t kMaxCallBytes = kMaxPublishedTextBytes + 32, kGroupBytes = 16;  // bytes, at most
   std::string out;
   for (const auto& [id, sequence] : sequences_) {
-    if (!sequence.isGroupSequence() || out.size() + kGroup + kCall > maxBytes) continue;
-    const size_t count = std::min({sequence.calls.size(), kPublishedCalls, (maxBytes - out.size() - kGroup) / kCall});
-    write(out, id);
-    write(out, count);
+    if (!sequence.isGroupSequence() || out.size() + kGroupBytes + kMaxCallBytes > maxBytes) continue;
+    const size_t count =
+        std::min({sequence.calls.size(), kMaxPublishedCalls, (maxBytes - out.size() - kGroupBytes) / kMaxCallBytes});
+    appendWord(out, id);
+    appendWord(out, count);
     for (size_t i = sequence.calls.size() - count; i < sequence.calls.size(); i++) {
       const LoggedCall& call = sequence.calls[i];
-      const std::string text = truncated(call.description->text(), kMaxPublishedText);
-      write(out, call.index);
-      write(out, call.history);
-      write(out, text.size());
+      const std::string text = truncateText(call.description->text(), kMaxPublishedTextBytes);
+      appendWord(out, call.index);
+      appendWord(out, call.history);
+      appendWord(out, text.size());
       out += text;
     }
   }
   return out;
 }
 
-PublishedCalls CallLog::read(const std::string& published) {
+PublishedCalls CallLog::parseCalls(const std::string& published) {
   PublishedCalls groups;
   PublishedReader reader(published);
   while (!reader.isFinished()) {
-    auto& calls = groups[reader.word()];
-    for (uint64_t remaining = reader.word(); remaining > 0 && !reader.isFinished(); remaining--) {
+    auto& calls = groups[reader.readWord()];
+    for (uint64_t remaining = reader.readWord(); remaining > 0 && !reader.isFinished(); remaining--) {
       CallRecord call;
-      call.index = reader.word();
-      call.history = reader.word();
-      call.description = reader.text();
+      call.index = reader.readWord();
+      call.history = reader.readWord();
+      call.description = reader.readText();
       calls.push_back(std::move(call));
     }
   }
@@ -247,21 +248,21 @@ CallCounts::CallCounts(const std::string& text) {
 }
 
 void ExitCounts::publish(ControlPlane& control, uint32_t rank, const std::string& counts) {
-  control.put(keyOf(rank), counts);
+  control.put(exitKey(rank), counts);
 }
 
-const CallCounts& ExitCounts::of(uint32_t rank, ControlPlane& control) {
-  const auto [found, isNew] = counts_.try_emplace(rank);
-  if (!isNew) return found->second;
+const CallCounts& ExitCounts::fetch(uint32_t rank, ControlPlane& control) {
+  const auto [entry, isNew] = counts_.try_emplace(rank);
+  if (!isNew) return entry->second;
   // It has published them before it exited, so this takes a message to and fro. Without them every call passes for
   // called: a control plane that is gone, or an abort, is reported instead, and else the timeout.
-  if (const auto counts = control.find(keyOf(rank), kCountsNs)) found->second = CallCounts(*counts);
-  return found->second;
+  if (const auto counts = control.find(exitKey(rank), kCountsTimeoutNs)) entry->second = CallCounts(*counts);
+  return entry->second;
 }
 
 bool CallCounts::contains(uint64_t sequence, uint64_t index) const {
-  const auto found = counts_.find(sequence);
-  return found == counts_.end() ? !isComplete_ : found->second >= index;
+  const auto entry = counts_.find(sequence);
+  return entry == counts_.end() ? !isComplete_ : entry->second >= index;
 }
 
 }  // namespace mosaic

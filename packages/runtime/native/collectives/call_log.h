@@ -34,10 +34,10 @@ class CallLog {
   /// is to be compared now: at a barrier all that its ranks have called, and without signatures every so many calls.
   std::vector<CallReport> append(Operation& op);
   /// The same for a recorded call.
-  std::vector<CallReport> append(const Group& group, std::string recorded);
+  std::vector<CallReport> append(const Group& group, std::string recordedCall);
   /// Each kept call that was not reported here before, those of groups first: what to compare where an operation makes
   /// no progress, and ranks may be at different calls.
-  std::vector<CallReport> takePending();
+  std::vector<CallReport> collectPendingReports();
   /// The last calls of a sequence, oldest first.
   std::vector<CallRecord> calls(uint64_t sequence) const;
   /// The group whose ranks form the sequence; the sequence itself if this rank is not part of it.
@@ -45,11 +45,11 @@ class CallLog {
   /// `ring(sp): `: what precedes a message about a call of the sequence that the message describes.
   std::string prefixOf(uint64_t sequence, const std::string& message) const;
   /// How many calls this rank has made in each sequence, for `CallCounts`.
-  std::string counts() const;
+  std::string serializeCounts() const;
   /// The last calls of its groups, in at most so many bytes, for ranks that compare them after this one has exited.
-  std::string published(size_t maxBytes) const;
+  std::string serializeCalls(size_t maxBytes) const;
   /// Reads what another rank published; a truncated entry is left out.
-  static PublishedCalls read(const std::string& published);
+  static PublishedCalls parseCalls(const std::string& published);
 
  private:
   /// What a message contains about a call; several sequences may share it.
@@ -57,7 +57,7 @@ class CallLog {
     Signature signature;
     std::string group, prefix;
     uint64_t number = 0;  // of a recorded call, which has no signature
-    std::string recorded;
+    std::string recordedCall;
     std::string text() const;
   };
   struct LoggedCall {
@@ -66,7 +66,7 @@ class CallLog {
   };
   struct CallSequence {
     uint64_t group = 0, index = 0, history = 0;
-    uint64_t reported = 0, reportedEach = 0;  // up to where the last call was reported, and each of them
+    uint64_t reportedIndex = 0, allReportedIndex = 0;  // up to where the last call was reported, and each of them
     std::vector<uint64_t> ancestors;  // of the group
     std::vector<uint32_t> ranks;      // sender and receiver of messages; empty: those of the group
     /// Messages of a collective: the sequence of the group records who joined it.
@@ -80,9 +80,9 @@ class CallLog {
                        std::shared_ptr<const Description> description);
   void appendMessages(Operation& op, const std::shared_ptr<const Description>& operationDescription,
                       std::vector<CallReport>& reports);
-  static void reportEach(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports);
-  static void reportLast(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports);
-  void reportAt(const Group& barrier, std::vector<CallReport>& reports);
+  static void reportPendingCalls(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports);
+  static void reportLastCall(uint64_t id, CallSequence& sequence, std::vector<CallReport>& reports);
+  void reportAtBarrier(const Group& barrier, std::vector<CallReport>& reports);
 
   const bool hasSignatures_;
   std::unordered_map<uint64_t, CallSequence> sequences_;
@@ -105,7 +105,7 @@ class ExitCounts {
  public:
   static void publish(ControlPlane& control, uint32_t rank, const std::string& counts);
   /// Fetched once; blocks for a second at most.
-  const CallCounts& of(uint32_t rank, ControlPlane& control);
+  const CallCounts& fetch(uint32_t rank, ControlPlane& control);
 
  private:
   std::map<uint32_t, CallCounts> counts_;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kWorldId = 1;
 
-std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
+std::shared_ptr<Group> makeWorldGroup(uint32_t rank, uint32_t size) {
   auto group = std::make_shared<Group>();
   group->id = kWorldId;
   group->name = "world";
@@ -25,13 +25,13 @@ std::shared_ptr<Group> worldGroup(uint32_t rank, uint32_t size) {
 }  // namespace
 
 Engine::Engine(TransportPtr transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-               CompletionCallback connected)
+               CompletionCallback onConnected)
     : log_(transport->ordering == MOSAIC_ORDER_HOST),
       options_(options),
       transport_(std::move(transport)),
       control_(std::move(control)),
-      connected_(std::move(connected)) {
-  groups_.push_back(worldGroup(options.rank, options.size));
+      onConnected_(std::move(onConnected)) {
+  groups_.push_back(makeWorldGroup(options.rank, options.size));
 }
 
 Engine::~Engine() = default;
@@ -58,12 +58,12 @@ uint64_t Engine::post(uint32_t group, const CollectiveCall& call, std::string la
   return enqueue(std::move(op), group, call);
 }
 
-uint64_t Engine::split(uint32_t group, int64_t color, std::string name, CompletionCallback completed) {
+uint64_t Engine::split(uint32_t group, int64_t color, std::string name, CompletionCallback onCompleted) {
   auto op = makeOperation(false);
   op->split = std::make_unique<SplitRequest>();
   op->split->color = color;
   op->split->name = std::move(name);
-  op->completed = std::move(completed);
+  op->onCompleted = std::move(onCompleted);
   CollectiveCall call;
   call.op = OpKind::Split;
   const uint64_t number = enqueue(op, group, call);
@@ -78,24 +78,24 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
   try {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Failure(*failure_);
-    if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
     Group& group = *(op->group = groups_.at(groupNumber));
     op->groupNumber = groupNumber;
-    op->signature = signatureOf(group, call);
-    op->schedule = scheduleOf(group, call, op->signature);
+    op->signature = makeSignature(group, call);
+    op->schedule = buildSchedule(group, call, op->signature);
     group.sequence++;
     if (op->signature.index > 0) {
       group.index++;
       group.history = extendHistory(op->signature, call);
     }
     reports = log_.append(*op);
-    number = op->number = ++posted_;
+    number = op->number = ++postedNumber_;
     queue_.push_back(op);
   } catch (...) {
     onDropped(*op);
     throw;
   }
-  report(reports);
+  sendReports(reports);
   onPosted(op);
   return number;
 }
@@ -105,13 +105,13 @@ void Engine::record(uint32_t groupNumber, std::string description) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw Failure(*failure_);
-    if (closing_ || stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
+    if (isClosing_ || isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "this rank has closed its groups");
     Group& group = *groups_.at(groupNumber);
-    group.recorded++;
+    group.recordedCount++;
     group.history = extendHistory(group.history, description);
     reports = log_.append(group, std::move(description));
   }
-  report(reports);
+  sendReports(reports);
 }
 
 std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
@@ -119,12 +119,12 @@ std::shared_ptr<Group> Engine::groupOf(uint32_t number) {
   return groups_.at(number);
 }
 
-uint32_t Engine::splitGroupOf(uint64_t splitNumber) {
+uint32_t Engine::splitGroupNumber(uint64_t splitNumber) {
   const std::lock_guard lock(mutex_);
   return splitGroups_.at(splitNumber);
 }
 
-Payload Engine::payloadOf(uint32_t number) {
+Payload Engine::getPayload(uint32_t number) {
   const std::lock_guard lock(mutex_);
   const auto& group = groups_.at(number);
   Payload payload = group->payload;
@@ -138,29 +138,29 @@ Payload Engine::payloadOf(uint32_t number) {
 void Engine::startTrace() {
   const std::lock_guard lock(mutex_);
   trace_.clear();
-  tracing_ = true;
+  isTracing_ = true;
 }
 
-void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> collect) {
+void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace) {
   {
     const std::lock_guard lock(mutex_);
-    traceRequests_.push_back({posted_, std::move(collect)});
+    traceRequests_.push_back({postedNumber_, std::move(onTrace)});
   }
   completeTraces();
 }
 
-void Engine::close(CompletionCallback closed) {
+void Engine::close(CompletionCallback onClosed) {
   {
     const std::lock_guard lock(mutex_);
-    if (!hasExited_) closed_ = std::exchange(closed, nullptr);
+    if (!hasExited_) onClosed_ = std::exchange(onClosed, nullptr);
   }
-  if (closed) return closed(nullptr);
-  closing_ = true;
+  if (onClosed) return onClosed(nullptr);
+  isClosing_ = true;
   wake();
 }
 
 void Engine::abort() {
-  stop_ = true;
+  isStopped_ = true;
   control_->interrupt();
   wake();
 }
@@ -168,7 +168,7 @@ void Engine::abort() {
 void Engine::join(std::chrono::steady_clock::time_point deadline) {
   {
     std::unique_lock lock(mutex_);
-    if (!exited_.wait_until(lock, deadline, [this] { return hasExited_; })) return;
+    if (!exitedCondition_.wait_until(lock, deadline, [this] { return hasExited_; })) return;
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -181,10 +181,11 @@ void Engine::main() {
   if (!isConnected) {
     failure = connectFailure(failure);
     // Ranks that connect wait for this one.
-    const std::string closed = "connect: " + rankName(options_.rank) + " closed while connecting";
-    fail({failure, failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closed) : failure});
+    const std::string closeMessage = "connect: " + rankName(options_.rank) + " closed while connecting";
+    fail({failure,
+          failure.code == MOSAIC_FAILURE_CLOSED ? failureRecord(MOSAIC_FAILURE_PEER_LOST, closeMessage) : failure});
   }
-  std::exchange(connected_, nullptr)(isConnected ? nullptr : &failure);
+  std::exchange(onConnected_, nullptr)(isConnected ? nullptr : &failure);
   progressedAt_ = monotonicNs();
   if (isConnected) runUntilFinished();
   leave(isConnected);
@@ -200,21 +201,21 @@ void Engine::connectRanks() {
   }
   control_->attach(this);
   checkInstructionSet();
-  Bootstrap bootstrap(*control_, options_, [this] { return stop_ || hasLostPeer(); });
+  Bootstrap bootstrap(*control_, options_, [this] { return isStopped_ || hasLostPeer(); });
   connect(bootstrap);
-  if (stop_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
+  if (isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
 }
 
 /// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.
 void Engine::checkInstructionSet() {
-  const std::string& own = options_.instructionSet;
-  if (own.empty() || options_.size == 1) return;
-  control_->put("instruction-set", own + " on " + rankName(options_.rank));
-  const std::string first = control_->get("instruction-set");
-  if (first.substr(0, first.find(' ')) == own) return;
+  const std::string& ownSet = options_.instructionSet;
+  if (ownSet.empty() || options_.size == 1) return;
+  control_->put("instruction-set", ownSet + " on " + rankName(options_.rank));
+  const std::string firstSet = control_->get("instruction-set");
+  if (firstSet.substr(0, firstSet.find(' ')) == ownSet) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
                 "connect: " + rankName(options_.rank) + ": expected the same instruction set on all ranks, " +
-                    "received " + own + " on this rank and " + first +
+                    "received " + ownSet + " on this rank and " + firstSet +
                     "; set MOSAIC_ISA on all ranks to an instruction set that all hosts support");
 }
 
@@ -222,7 +223,7 @@ void Engine::checkInstructionSet() {
 void Engine::runUntilFinished() {
   MosaicFailure failure{};
   while (captureFailure(&failure, rankName(options_.rank), [this] { run(); }) != 0) {
-    if (failed_) return;
+    if (hasFailed_) return;
     const auto op = front();
     const auto code = static_cast<MosaicFailureCode>(failure.code);
     fail(op ? localFailure(*op, code, failure.message)
@@ -231,46 +232,46 @@ void Engine::runUntilFinished() {
 }
 
 void Engine::leave(bool isConnected) {
-  if (isConnected && !failed_ && !stop_) {
-    if (const auto text = compareAtClose()) {
+  if (isConnected && !hasFailed_ && !isStopped_) {
+    if (const auto text = compareCallsAtClose()) {
       const MosaicFailure failure = failureRecord(MOSAIC_FAILURE_MISMATCH, *text);
       fail({failure, failure});
     }
   }
-  std::string last, counts;
-  std::optional<MosaicFailure> diverged;
+  std::string lastOperation, counts;
+  std::optional<MosaicFailure> closeFailure;
   {
     const std::lock_guard lock(mutex_);
     // What it found before failed the calls since, and its device.
     const bool isMismatch = failure_ && failure_->code == MOSAIC_FAILURE_MISMATCH;
-    if (isMismatch && hasFailedClosing_) diverged = failure_;
-    last = last_;
-    counts = log_.counts();
+    if (isMismatch && hasFailedClosing_) closeFailure = failure_;
+    lastOperation = lastOperation_;
+    counts = log_.serializeCounts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
   if (comparesMessages()) ExitCounts::publish(*control_, options_.rank, counts);
-  control_->leave(last);
+  control_->leave(lastOperation);
   closeTransport();
   control_->detach();
-  CompletionCallback closed;
+  CompletionCallback onClosed;
   {
     const std::lock_guard lock(mutex_);
     hasExited_ = true;
-    closed = std::exchange(closed_, nullptr);
+    onClosed = std::exchange(onClosed_, nullptr);
   }
-  exited_.notify_all();
+  exitedCondition_.notify_all();
   completeTraces();
-  if (closed) closed(diverged ? &*diverged : nullptr);
+  if (onClosed) onClosed(closeFailure ? &*closeFailure : nullptr);
 }
 
 /// Operations are carried out until everything is done that was posted before `close`, or the rank is aborted.
 bool Engine::isFinished() {
-  if (!closing_ && !stop_) return false;
+  if (!isClosing_ && !isStopped_) return false;
   const std::lock_guard lock(mutex_);
-  return queue_.empty() || (stop_ && failure_);
+  return queue_.empty() || (isStopped_ && failure_);
 }
 
-void Engine::begin(Operation& op) {
+void Engine::beginOperation(Operation& op) {
   const std::lock_guard lock(mutex_);
   op.startedAt = progressedAt_ = monotonicNs();
 }
@@ -278,35 +279,35 @@ void Engine::begin(Operation& op) {
 void Engine::recordProgress() { progressedAt_ = monotonicNs(); }
 
 void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::optional<TraceRecord>& trace) {
-  bool isAwaited = false;
+  bool hasTraceRequests = false;
   {
     const std::lock_guard lock(mutex_);
     queue_.pop_front();
     op->group->payload += op->schedule.payload;
-    last_ = op->name();
+    lastOperation_ = op->name();
     if (op->startedAt != 0) runningNs_ += monotonicNs() - op->startedAt;
-    if (trace && tracing_) trace_.push_back(*trace);
-    isAwaited = !traceRequests_.empty();
-    completed_ = op->number;
+    if (trace && isTracing_) trace_.push_back(*trace);
+    hasTraceRequests = !traceRequests_.empty();
+    completedNumber_ = op->number;
   }
   progressedAt_ = monotonicNs();
-  if (isAwaited) completeTraces();
+  if (hasTraceRequests) completeTraces();
 }
 
 void Engine::completeTraces() {
   for (;;) {
-    std::function<void(std::vector<TraceRecord>)> collect;
+    std::function<void(std::vector<TraceRecord>)> onTrace;
     std::vector<TraceRecord> trace;
     {
       const std::lock_guard lock(mutex_);
       if (traceRequests_.empty()) return;
-      if (!failure_ && !hasExited_ && completed_ < traceRequests_.front().after) return;
-      collect = std::move(traceRequests_.front().collect);
+      if (!failure_ && !hasExited_ && completedNumber_ < traceRequests_.front().lastNumber) return;
+      onTrace = std::move(traceRequests_.front().onTrace);
       traceRequests_.erase(traceRequests_.begin());
-      tracing_ = false;
+      isTracing_ = false;
       trace = std::exchange(trace_, {});
     }
-    collect(std::move(trace));
+    onTrace(std::move(trace));
   }
 }
 
@@ -314,32 +315,32 @@ void Engine::fail(const Diagnosis& diagnosis) {
   std::vector<std::shared_ptr<Operation>> ops;
   {
     const std::lock_guard lock(mutex_);
-    if (failed_) return;
-    failure_ = diagnosis.local;
-    failedFrom_ = queue_.empty() ? posted_ + 1 : queue_.front()->number;
+    if (hasFailed_) return;
+    failure_ = diagnosis.localFailure;
+    firstFailedNumber_ = queue_.empty() ? postedNumber_ + 1 : queue_.front()->number;
     // Others may ask where this rank was when it failed.
-    failedAt_ = currentPosition();
+    failedPosition_ = currentPosition();
     ops.assign(queue_.begin(), queue_.end());
-    failed_ = true;
-    hasFailedClosing_ = closing_;
+    hasFailed_ = true;
+    hasFailedClosing_ = isClosing_;
   }
   // The cause first: ranks that observe the end of this one must know it.
-  if (diagnosis.peers) control_->reportFailure(*diagnosis.peers);
-  failed(diagnosis.local, ops);
+  if (diagnosis.peerFailure) control_->reportFailure(*diagnosis.peerFailure);
+  onFailed(diagnosis.localFailure, ops);
   {
     const std::lock_guard lock(mutex_);
     queue_.clear();
-    completed_ = posted_;
+    completedNumber_ = postedNumber_;
   }
   for (const auto& op : ops) {
-    if (op->completed) op->completed(&diagnosis.local);
+    if (op->onCompleted) op->onCompleted(&diagnosis.localFailure);
   }
   completeTraces();
 }
 
 bool Engine::waitUntil(Operation& op, const std::function<bool()>& condition) {
   constexpr int64_t kPollIntervalNs = 100'000'000;
-  while (!failed_) {
+  while (!hasFailed_) {
     if (condition()) return true;
     if (const auto diagnosis = diagnose(op)) fail(*diagnosis);
     else sleepFor(kPollIntervalNs);
@@ -353,10 +354,10 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
   std::vector<int64_t> colors;
   const auto hasColors = [&] {
     const std::lock_guard lock(mutex_);
-    const auto found = events_.colors.find(key);
-    if (found == events_.colors.end()) return false;
-    colors = std::move(found->second);
-    events_.colors.erase(found);
+    const auto entry = events_.colors.find(key);
+    if (entry == events_.colors.end()) return false;
+    colors = std::move(entry->second);
+    events_.colors.erase(entry);
     op->split->hasColors = true;
     return true;
   };
@@ -366,29 +367,29 @@ bool Engine::executeSplit(const std::shared_ptr<Operation>& op) {
                                              " ranks from the control plane, received " +
                                              std::to_string(colors.size()));
   }
-  auto part = op->split->part = std::make_shared<Group>();
-  part->id = splitId(parent.id, op->signature.index, op->split->color);
-  part->name = op->split->name;
-  part->ancestors = parent.ancestors;
-  part->ancestors.push_back(parent.id);
+  auto splitGroup = op->split->splitGroup = std::make_shared<Group>();
+  splitGroup->id = splitId(parent.id, op->signature.index, op->split->color);
+  splitGroup->name = op->split->name;
+  splitGroup->ancestors = parent.ancestors;
+  splitGroup->ancestors.push_back(parent.id);
   for (uint32_t rank = 0; rank < parent.size(); rank++) {
     if (colors[rank] != op->split->color) continue;
-    if (rank == parent.rank) part->rank = part->size();
-    part->ranks.push_back(parent.ranks[rank]);
-    if (!parent.hosts.empty()) part->hosts.push_back(parent.hosts[rank]);
+    if (rank == parent.rank) splitGroup->rank = splitGroup->size();
+    splitGroup->ranks.push_back(parent.ranks[rank]);
+    if (!parent.hosts.empty()) splitGroup->hosts.push_back(parent.hosts[rank]);
   }
   if (!openSplitGroup(*op, colors)) return false;
   const std::lock_guard lock(mutex_);
   splitGroups_[op->number] = static_cast<uint32_t>(groups_.size());
-  groups_.push_back(std::move(part));
+  groups_.push_back(std::move(splitGroup));
   return true;
 }
 
 // ── the queue, for the orderings
 
-std::optional<MosaicFailure> Engine::failureFrom(uint64_t number) {
+std::optional<MosaicFailure> Engine::failureAt(uint64_t number) {
   const std::lock_guard lock(mutex_);
-  return failure_ && number >= failedFrom_ ? failure_ : std::nullopt;
+  return failure_ && number >= firstFailedNumber_ ? failure_ : std::nullopt;
 }
 
 std::shared_ptr<Operation> Engine::front() {
@@ -396,12 +397,12 @@ std::shared_ptr<Operation> Engine::front() {
   return queue_.empty() ? nullptr : queue_.front();
 }
 
-std::vector<std::shared_ptr<Operation>> Engine::queued() {
+std::vector<std::shared_ptr<Operation>> Engine::queuedOperations() {
   const std::lock_guard lock(mutex_);
   return {queue_.begin(), queue_.end()};
 }
 
-std::shared_ptr<Operation> Engine::findNumber(uint64_t number) {
+std::shared_ptr<Operation> Engine::findOperation(uint64_t number) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || number < queue_.front()->number || number > queue_.back()->number) return nullptr;
   return queue_[number - queue_.front()->number];
@@ -433,7 +434,7 @@ void Engine::onPeerFailed(uint32_t rank, const MosaicFailure& cause) {
 }
 
 void Engine::onPeerExited(uint32_t rank) {
-  recordEvent([&] { events_.exited.try_emplace(rank, monotonicNs()); });
+  recordEvent([&] { events_.exitedRanks.try_emplace(rank, monotonicNs()); });
 }
 
 void Engine::onMismatch(uint64_t group, const std::string& message) {
@@ -449,25 +450,25 @@ void Engine::onPositions(uint64_t request, std::vector<Position> positions) {
 }
 
 void Engine::onControlLost(const std::string& reason) {
-  recordEvent([&] { events_.controlLost = reason; });
+  recordEvent([&] { events_.controlLostReason = reason; });
 }
 
 Position Engine::position() {
-  reportRequested_ = true;
+  isReportRequested_ = true;
   wake();
   const std::lock_guard lock(mutex_);
-  return failedAt_ ? *failedAt_ : currentPosition();
+  return failedPosition_ ? *failedPosition_ : currentPosition();
 }
 
 std::pair<Position, Metrics> Engine::sample() {
   Metrics metrics = counters_->sample();
   const std::lock_guard lock(mutex_);
-  metrics.waiting = static_cast<uint64_t>(waitedNs());
+  metrics.waitedNs = static_cast<uint64_t>(waitedNs());
   for (const auto& group : groups_) {
-    metrics.bytesSent += group->payload.sent;
-    metrics.bytesReceived += group->payload.received;
+    metrics.bytesSent += group->payload.bytesSent;
+    metrics.bytesReceived += group->payload.bytesReceived;
   }
-  return {failedAt_ ? *failedAt_ : currentPosition(), metrics};
+  return {failedPosition_ ? *failedPosition_ : currentPosition(), metrics};
 }
 
 int64_t Engine::waitedNs() const {
@@ -478,7 +479,7 @@ int64_t Engine::waitedNs() const {
 Position Engine::currentPosition() const {
   Position position;
   position.rank = options_.rank;
-  position.last = last_;
+  position.last = lastOperation_;
   position.activity = Position::Activity::Idle;
   if (queue_.empty()) return position;
   const Operation& op = *queue_.front();
@@ -487,13 +488,13 @@ Position Engine::currentPosition() const {
   position.sequence = op.signature.sequence;
   position.index = op.signature.index;
   position.operation = op.name();
-  position.description = descriptionOf(op.signature, op.group->name);
+  position.description = describeOperation(op.signature, op.group->name);
   return position;
 }
 
-std::vector<CallRecord> Engine::calls(uint64_t series) {
+std::vector<CallRecord> Engine::calls(uint64_t sequence) {
   const std::lock_guard lock(mutex_);
-  return log_.calls(series);
+  return log_.calls(sequence);
 }
 
 }  // namespace mosaic

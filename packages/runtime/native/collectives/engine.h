@@ -28,9 +28,9 @@ struct EngineOptions {
   /// How long a collective may take.
   int64_t timeoutNs = 300'000'000'000;
   /// When closing: how long to wait for ranks that do not move; negative: as long as the timeout allows.
-  int64_t drainNs = -1;
+  int64_t drainTimeoutNs = -1;
   /// How long the transport may take to connect the ranks once all are there.
-  int64_t connectNs = 300'000'000'000;
+  int64_t connectTimeoutNs = 300'000'000'000;
   /// Of the device's kernels, if their rounding depends on it: what every rank computes by itself must be the same.
   std::string instructionSet;
 };
@@ -50,43 +50,43 @@ using TransportPtr = std::unique_ptr<const MosaicTransport, TransportDeleter>;
 
 class Engine : private ControlListener {
  public:
-  /// Starts to connect on the communication thread, which calls `connected` once. Throws Failure where the transport
+  /// Starts to connect on the communication thread, which calls `onConnected` once. Throws Failure where the transport
   /// has another ABI, or does not fit the device.
   static std::shared_ptr<Engine> open(TransportPtr transport, const ComputeStream& compute,
                                       std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-                                      CompletionCallback connected);
+                                      CompletionCallback onConnected);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   /// Returns the operation's number. Throws Failure once the engine has failed or is closed.
   uint64_t post(uint32_t group, const CollectiveCall& call, std::string label);
-  /// The same of a split. `splitGroupOf` has the part once `completed` was called without a failure.
-  uint64_t split(uint32_t group, int64_t color, std::string name, CompletionCallback completed);
+  /// The same of a split. `splitGroupNumber` has the part once `onCompleted` was called without a failure.
+  uint64_t split(uint32_t group, int64_t color, std::string name, CompletionCallback onCompleted);
   /// Adds a call that every rank of the group makes, though it is no operation, to the history of the group.
   void record(uint32_t group, std::string description);
   /// The group of this number and, for one that came of a split, its number.
   std::shared_ptr<Group> groupOf(uint32_t number);
-  uint32_t splitGroupOf(uint64_t splitNumber);
+  uint32_t splitGroupNumber(uint64_t splitNumber);
   /// What the operations of a group moved that are done by now.
-  Payload payloadOf(uint32_t group);
+  Payload getPayload(uint32_t group);
   /// Later work on the device runs after the operation, and fails with it. Throws Failure where it cannot.
   virtual void wait(uint64_t number) = 0;
   /// The host of each rank, by number; all 0 where they share one. Valid once the engine has connected.
   const std::vector<Member>& members() const { return control_->members(); }
   /// All operations up to this number are over.
-  uint64_t completed() const { return completed_; }
+  uint64_t completedNumber() const { return completedNumber_; }
 
   /// The rank has finished a step, with that much device memory: what a monitor shows.
-  void markStep(uint64_t reserved, uint64_t peak) { counters_->markStep(reserved, peak); }
+  void markStep(uint64_t reservedBytes, uint64_t peakBytes) { counters_->markStep(reservedBytes, peakBytes); }
 
   void startTrace();
   /// Calls back once all that was posted is over.
-  void stopTrace(std::function<void(std::vector<TraceRecord>)> collect);
+  void stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace);
 
-  /// Accepts nothing more, finishes what was posted, then calls `closed` on the communication thread: with a failure
+  /// Accepts nothing more, finishes what was posted, then calls `onClosed` on the communication thread: with a failure
   /// where it finds only then that this rank has called other things than another.
-  void close(CompletionCallback closed);
+  void close(CompletionCallback onClosed);
   /// Fails whatever is under way, at once.
   void abort();
   /// Waits until the communication thread has ended, or that time has come. To be called by the thread that destroys
@@ -100,12 +100,12 @@ class Engine : private ControlListener {
 
   /// Why an operation cannot complete: for this rank, and for its peers to report; empty if it was reported already.
   struct Diagnosis {
-    MosaicFailure local;
-    std::optional<MosaicFailure> peers;
+    MosaicFailure localFailure;
+    std::optional<MosaicFailure> peerFailure;
   };
 
   Engine(TransportPtr transport, std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-         CompletionCallback connected);
+         CompletionCallback onConnected);
   /// To be called at the end of a subclass's constructor, and `stop` at the begin of its destructor.
   void start(const char* threadName);
   void stop();
@@ -122,7 +122,7 @@ class Engine : private ControlListener {
   /// Sleeps at most so long, until `wake`.
   virtual void sleepFor(int64_t nanoseconds) = 0;
   /// Any thread, under no lock: an operation, ready once the compute posted so far is done.
-  virtual std::shared_ptr<Operation> makeOperation(bool afterCompute) = 0;
+  virtual std::shared_ptr<Operation> makeOperation(bool waitsForCompute) = 0;
   virtual void onPosted(const std::shared_ptr<Operation>&) {}
   virtual void onDropped(Operation&) {}
   /// Any thread, under the lock: the operation is done, though perhaps not concluded.
@@ -134,7 +134,7 @@ class Engine : private ControlListener {
   /// What the transport has reported on this rank, also while the control plane has time to deliver the cause.
   virtual std::optional<Diagnosis> transportError(const Operation&) { return std::nullopt; }
   /// The engine has failed: ends `ops`, all that were posted and are not over. Not under the lock.
-  virtual void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
+  virtual void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) = 0;
   /// Makes the part of a split usable; its group exists. False: the engine has failed.
   virtual bool openSplitGroup(Operation&, const std::vector<int64_t>& /*colors*/) { return true; }
   virtual void closeTransport() = 0;
@@ -146,14 +146,14 @@ class Engine : private ControlListener {
   const EngineOptions& options() const { return options_; }
   const std::shared_ptr<RankCounters>& counters() const { return counters_; }
   const MosaicTransport& table() const { return *transport_; }
-  bool hasFailed() const { return failed_; }
-  bool isStopped() const { return stop_; }
+  bool hasFailed() const { return hasFailed_; }
+  bool isStopped() const { return isStopped_; }
   bool isFinished();
-  std::optional<MosaicFailure> failureFrom(uint64_t number);
+  std::optional<MosaicFailure> failureAt(uint64_t number);
   std::shared_ptr<Operation> front();
-  std::vector<std::shared_ptr<Operation>> queued();
-  std::shared_ptr<Operation> findNumber(uint64_t number);
-  void begin(Operation& op);
+  std::vector<std::shared_ptr<Operation>> queuedOperations();
+  std::shared_ptr<Operation> findOperation(uint64_t number);
+  void beginOperation(Operation& op);
   /// Something moved: resets the drain timer, and the interval until positions are requested.
   void recordProgress();
   /// Why the operation cannot complete, if so. Requests positions where it has made no progress for a while.
@@ -173,29 +173,29 @@ class Engine : private ControlListener {
   /// Waits for a condition, failing as operations do. False: the engine has failed.
   bool waitUntil(Operation& op, const std::function<bool()>& condition);
   /// Whether the control plane has delivered anything since this was called last.
-  bool takeEvents() { return newEvents_.exchange(false); }
-  bool isTracing() const { return tracing_; }
+  bool consumeNewEvents() { return hasNewEvents_.exchange(false); }
+  bool isTracing() const { return isTracing_; }
   Diagnosis localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const;
   /// `ring(sp), rank 3`
   std::string location(const Operation& op) const;
-  MosaicFailure peerLostFailure(const Operation& op, const std::string& what) const;
+  MosaicFailure peerLostFailure(const Operation& op, const std::string& eventText) const;
   /// A peer closed in order although the operation needs it.
   Diagnosis peerExitedFailure(const Operation& op, uint32_t rank);
-  std::string processOf(uint32_t rank) const { return control_->processOf(rank); }
+  std::string describeProcess(uint32_t rank) const { return control_->describeProcess(rank); }
   /// Blocks for some seconds at most where the calls before the operation differ, and the control plane must name them.
-  Diagnosis mismatch(const Operation& op, const MosaicMessage& message);
+  Diagnosis mismatchFailure(const Operation& op, const MosaicMessage& message);
   /// Throws Failure for an operation behind a split that other ranks of this host thread have not called yet: this call
   /// would wait for theirs, which come after it.
   void checkNotBehindSplit(uint64_t number);
 
  private:
   struct PositionRequest {
-    uint64_t operation = 0;
-    int64_t at = 0, interval = 0;
+    uint64_t operationNumber = 0;
+    int64_t sentAt = 0, intervalNs = 0;
   };
   struct TraceRequest {
-    uint64_t after;
-    std::function<void(std::vector<TraceRecord>)> collect;
+    uint64_t lastNumber;
+    std::function<void(std::vector<TraceRecord>)> onTrace;
   };
 
   uint64_t enqueue(std::shared_ptr<Operation> op, uint32_t group, const CollectiveCall& call);
@@ -215,11 +215,11 @@ class Engine : private ControlListener {
   std::optional<Diagnosis> findDivergenceBefore(const Operation& op, uint32_t peer);
   std::optional<std::string> reportedMismatch() const;
   std::optional<std::string> findDivergenceFromExited(uint32_t peer);
-  std::optional<std::string> compareAtClose();
+  std::optional<std::string> compareCallsAtClose();
   void reportPending();
-  void report(const std::vector<CallReport>& reports);
+  void sendReports(const std::vector<CallReport>& reports);
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
-  MosaicFailure timeout(const Operation& op);
+  MosaicFailure timeoutFailure(const Operation& op);
   MosaicFailure connectFailure(const MosaicFailure& cause);
   Position currentPosition() const;
   /// Records an event, and wakes the communication thread.
@@ -228,7 +228,7 @@ class Engine : private ControlListener {
     {
       const std::lock_guard lock(mutex_);
       record();
-      hasEvents_ = newEvents_ = true;
+      hasEvents_ = hasNewEvents_ = true;
     }
     wake();
   }
@@ -248,21 +248,21 @@ class Engine : private ControlListener {
  protected:
   /// What the control plane has delivered. Under the lock.
   struct Events {
-    std::map<uint32_t, std::string> lost;  // rank: its process
-    std::map<uint32_t, MosaicFailure> failed;
+    std::map<uint32_t, std::string> lostRanks;  // rank: its process
+    std::map<uint32_t, MosaicFailure> failedRanks;
     int64_t firstFailureAt = 0;            // of the lost and failed ones
-    std::map<uint32_t, int64_t> exited;    // rank: when
+    std::map<uint32_t, int64_t> exitedRanks;  // rank: when
     std::map<uint64_t, std::string> mismatches;
     std::map<std::pair<uint64_t, uint64_t>, std::vector<int64_t>> colors;
     std::map<uint64_t, std::vector<Position>> positions;  // by request
-    std::optional<std::string> controlLost;
+    std::optional<std::string> controlLostReason;
 
     void addLost(uint32_t rank, const std::string& process) {
-      lost.try_emplace(rank, process);
+      lostRanks.try_emplace(rank, process);
       markFailure();
     }
     void addFailed(uint32_t rank, const MosaicFailure& cause) {
-      failed.try_emplace(rank, cause);
+      failedRanks.try_emplace(rank, cause);
       markFailure();
     }
     void markFailure() {
@@ -277,34 +277,34 @@ class Engine : private ControlListener {
   std::map<uint64_t, uint32_t> splitGroups_;  // number of the split: number of the group
   CallLog log_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  uint64_t posted_ = 0;
+  uint64_t postedNumber_ = 0;
   std::optional<MosaicFailure> failure_;
-  uint64_t failedFrom_ = 0;
-  std::optional<Position> failedAt_;
-  std::string last_;  // the last operation that completed
+  uint64_t firstFailedNumber_ = 0;
+  std::optional<Position> failedPosition_;
+  std::string lastOperation_;  // the last operation that completed
   int64_t runningNs_ = 0;  // of the operations that are over: see `waitedNs`
-  CompletionCallback closed_;
+  CompletionCallback onClosed_;
   bool hasExited_ = false, hasFailedClosing_ = false;
-  std::condition_variable exited_;
+  std::condition_variable exitedCondition_;
   std::vector<TraceRecord> trace_;
   std::vector<TraceRequest> traceRequests_;
 
   // Of the communication thread.
   PositionRequest positionRequest_;
-  uint64_t requests_ = 0;
+  uint64_t lastRequestId_ = 0;
   int64_t progressedAt_ = 0;
   ExitCounts exitCounts_;
 
-  std::atomic<uint64_t> completed_{0};
-  std::atomic<bool> failed_{false}, closing_{false}, stop_{false}, tracing_{false};
-  std::atomic<bool> newEvents_{false}, reportRequested_{false};
+  std::atomic<uint64_t> completedNumber_{0};
+  std::atomic<bool> hasFailed_{false}, isClosing_{false}, isStopped_{false}, isTracing_{false};
+  std::atomic<bool> hasNewEvents_{false}, isReportRequested_{false};
   std::atomic<bool> hasEvents_{false};
   const EngineOptions options_;
   /// Work of the compute stream may outlive the engine.
   const std::shared_ptr<RankCounters> counters_ = std::make_shared<RankCounters>();
   const TransportPtr transport_;
   const std::unique_ptr<ControlPlane> control_;
-  CompletionCallback connected_;
+  CompletionCallback onConnected_;
   std::thread thread_;
 };
 

@@ -13,7 +13,7 @@ void TransportDeleter::operator()(const MosaicTransport* transport) const {
 
 std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream& compute,
                                      std::unique_ptr<ControlPlane> control, const EngineOptions& options,
-                                     CompletionCallback connected) {
+                                     CompletionCallback onConnected) {
   const auto throwFailure = [](const std::string& reason) {
     throw Failure(MOSAIC_FAILURE_DEVICE, "collectives: " + reason);
   };
@@ -30,14 +30,14 @@ std::shared_ptr<Engine> Engine::open(TransportPtr transport, const ComputeStream
       throwFailure("stream ABI version mismatch with the device; install the same version of all @mosaic packages");
     }
     return std::make_shared<HostEngine>(std::move(transport), compute.stream, std::move(control), options,
-                                        std::move(connected));
+                                        std::move(onConnected));
   }
   if (!compute.port) throwFailure(name + " supports only devices with a device port (mosaic/device_port.h)");
   if (compute.port->abi != MOSAIC_DEVICE_PORT_ABI) {
     throwFailure("port ABI version mismatch with the device; install the same version of all @mosaic packages");
   }
   return std::make_shared<StreamEngine>(std::move(transport), compute, std::move(control), options,
-                                        std::move(connected));
+                                        std::move(onConnected));
 }
 
 }  // namespace mosaic

@@ -15,12 +15,12 @@ namespace mosaic {
 
 /// One stage of a collective over a host-ordered transport: its messages as the transport holds them, which must not
 /// move, and its reduction, also where the transport does not reduce.
-class StageRun {
+class StageExecution {
  public:
   /// Enqueues the messages. Throws std::bad_alloc before the first.
-  StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage);
-  StageRun(const StageRun&) = delete;
-  StageRun& operator=(const StageRun&) = delete;
+  StageExecution(const MosaicHostTransport& transport, const Operation& op, const Stage& stage);
+  StageExecution(const StageExecution&) = delete;
+  StageExecution& operator=(const StageExecution&) = delete;
 
   /// Moves what can be moved. Whether anything moved.
   bool progress();
@@ -43,15 +43,15 @@ class StageRun {
   std::unique_ptr<uint8_t[]> operands_;
 };
 
-StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, const Stage& stage)
+StageExecution::StageExecution(const MosaicHostTransport& transport, const Operation& op, const Stage& stage)
     : transport_(transport), sends_(stage.sends.size()), receives_(stage.receives.size()) {
-  const auto fill = [&](MosaicMessage& to, const Message& from) {
+  const auto initMessage = [&](MosaicMessage& to, const Message& from) {
     to.data = from.data;
     to.peer = op.group->ranks[from.peer];
     to.signature = from.signature;
   };
-  for (size_t i = 0; i < sends_.size(); i++) fill(sends_[i], stage.sends[i]);
-  for (size_t i = 0; i < receives_.size(); i++) fill(receives_[i], stage.receives[i]);
+  for (size_t i = 0; i < sends_.size(); i++) initMessage(sends_[i], stage.sends[i]);
+  for (size_t i = 0; i < receives_.size(); i++) initMessage(receives_[i], stage.receives[i]);
   if (stage.reduction) prepareReduction(op, *stage.reduction);
   for (const Copy& copy : stage.copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (MosaicMessage& message : sends_) transport_.send(transport_.self, &message);
@@ -59,7 +59,7 @@ StageRun::StageRun(const MosaicHostTransport& transport, const Operation& op, co
   for (MosaicMessage& message : receives_) transport_.receive(transport_.self, &message);
 }
 
-void StageRun::prepareReduction(const Operation& op, const Reduction& reduction) {
+void StageExecution::prepareReduction(const Operation& op, const Reduction& reduction) {
   reduction_ = {reduction.out,
                 reduction.own,
                 reduction.count,
@@ -79,7 +79,7 @@ void StageRun::prepareReduction(const Operation& op, const Reduction& reduction)
   for (size_t i = 0; i < receives_.size(); i++) receives_[i].data = operands_.get() + i * bytes;
 }
 
-bool StageRun::progress() {
+bool StageExecution::progress() {
   const bool hasProgressed = transport_.progress(transport_.self) != 0;
   while (firstSend_ < sends_.size() && sends_[firstSend_].state == MOSAIC_MESSAGE_DONE) firstSend_++;
   while (firstReceive_ < receives_.size() && receives_[firstReceive_].state == MOSAIC_MESSAGE_DONE) firstReceive_++;
@@ -87,30 +87,30 @@ bool StageRun::progress() {
   return hasProgressed;
 }
 
-const MosaicMessage* StageRun::failedMessage() const {
+const MosaicMessage* StageExecution::failedMessage() const {
   for (const auto* messages : {&receives_, &sends_}) {
-    for (const MosaicMessage& each : *messages) {
-      if (each.state == MOSAIC_MESSAGE_MISMATCH || each.state == MOSAIC_MESSAGE_CLOSED) return &each;
+    for (const MosaicMessage& message : *messages) {
+      if (message.state == MOSAIC_MESSAGE_MISMATCH || message.state == MOSAIC_MESSAGE_CLOSED) return &message;
     }
   }
   return nullptr;
 }
 
 /// Where the transport does not reduce: all operands have arrived.
-void StageRun::reduceOperands() {
-  constexpr uint64_t kBlock = 4096;  // elements
+void StageExecution::reduceOperands() {
+  constexpr uint64_t kBlockElements = 4096;  // elements
   MosaicReduction& r = reduction_;
   const auto dtype = static_cast<DType>(r.dtype);
   const auto op = static_cast<ReduceOp>(r.op);
-  const uint64_t width = elementBytes(r.dtype);
-  alignas(64) float acc[kBlock];
+  const uint64_t elementSize = elementBytes(r.dtype);
+  alignas(64) float acc[kBlockElements];
   while (r.reduced < r.count) {
-    const uint64_t count = std::min(kBlock, r.count - r.reduced), at = r.reduced * width;
+    const uint64_t count = std::min(kBlockElements, r.count - r.reduced), offset = r.reduced * elementSize;
     for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
       const uint8_t* operand = i == r.position ? r.own : receives_[next++].data;
-      reduction::accumulate(acc, operand + at, count, dtype, op, i == 0);
+      reduction::accumulate(acc, operand + offset, count, dtype, op, i == 0);
     }
-    reduction::finish(r.out + at, acc, count, dtype, op, r.ranks);
+    reduction::finish(r.out + offset, acc, count, dtype, op, r.ranks);
     r.reduced += count;
   }
   operands_.reset();
@@ -118,10 +118,10 @@ void StageRun::reduceOperands() {
 
 namespace {
 
-constexpr int64_t kPollIntervalNs = 100'000'000, kIdleNs = 1'000'000'000;
+constexpr int64_t kPollIntervalNs = 100'000'000, kIdleSleepNs = 1'000'000'000;
 // A sleeping thread takes tens of microseconds to wake, so poll a little longer before sleeping; but compute threads
 // need the cores, too.
-constexpr int64_t kSpinNs = 20'000;
+constexpr int64_t kMaxSpinNs = 20'000;
 constexpr int kMaxSpins = 200;
 
 enum class State : uint32_t { Pending, Done, Failed };
@@ -130,7 +130,7 @@ enum class State : uint32_t { Pending, Done, Failed };
 
 struct HostEngine::HostOperation : Operation {
   explicit HostOperation(HostEngine& engine, bool isReady)
-      : engine(&engine), counters(engine.counters()), ready(isReady) {}
+      : engine(&engine), counters(engine.counters()), isReady(isReady) {}
 
   /// The compute stream has failed: the operation must not take place. Any thread, any number of times.
   void cancel(const MosaicFailure& upstream) {
@@ -151,8 +151,8 @@ struct HostEngine::HostOperation : Operation {
   bool isPending() const { return state == static_cast<uint32_t>(State::Pending); }
   /// Sleeps until the operation is over. Waking a thread takes some 20 microseconds; a short operation is over before
   /// that.
-  void await() {
-    for (int i = 0; i < kMaxSpins && isPending(); i++) relax();
+  void waitUntilDone() {
+    for (int i = 0; i < kMaxSpins && isPending(); i++) cpuRelax();
     if (!isPending()) return;
     counters->beginWait();
     while (isPending()) futexWait(state, static_cast<uint32_t>(State::Pending), -1, false);
@@ -165,7 +165,7 @@ struct HostEngine::HostOperation : Operation {
   MosaicFailure cause{};
   std::atomic<bool> isCancelled{false};
   /// All compute that the operands depend on is done.
-  std::atomic<bool> ready;
+  std::atomic<bool> isReady;
   std::atomic<uint32_t> state{static_cast<uint32_t>(State::Pending)};
   MosaicFailure failure{};  // valid once state is Failed
 };
@@ -181,14 +181,14 @@ MosaicWork makeWork(const char* name, int (*run)(void*, const MosaicFailure*, Mo
 
 }  // namespace
 
-void HostEngine::onPosted(const std::shared_ptr<Operation>& posted) {
-  const auto op = std::static_pointer_cast<HostOperation>(posted);
-  if (op->ready) return wake();
+void HostEngine::onPosted(const std::shared_ptr<Operation>& operation) {
+  const auto op = std::static_pointer_cast<HostOperation>(operation);
+  if (op->isReady) return wake();
   // Marks the operation ready when all work before it is done.
   const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure*) {
     HostOperation& op = **static_cast<std::shared_ptr<HostOperation>*>(arg);
     if (upstream) op.cancel(*upstream);
-    op.ready = true;
+    op.isReady = true;
     const std::lock_guard lock(op.mutex);
     if (op.engine) op.engine->wake();
     return 0;
@@ -198,21 +198,21 @@ void HostEngine::onPosted(const std::shared_ptr<Operation>& posted) {
 }
 
 void HostEngine::wait(uint64_t number) {
-  const auto op = std::static_pointer_cast<HostOperation>(findNumber(number));
+  const auto op = std::static_pointer_cast<HostOperation>(findOperation(number));
   if (op) {
     // Keeps later work back until the operation is over, and fails with it.
     const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
       HostOperation& op = **static_cast<std::shared_ptr<HostOperation>*>(arg);
       // Even then its memory may be reused only after the communication thread has finished with it.
       if (upstream) op.cancel(*upstream);
-      op.await();
+      op.waitUntilDone();
       if (upstream || op.state == static_cast<uint32_t>(State::Done)) return 0;
       *failure = op.failure;
       return 1;
     };
     const MosaicWork work = makeWork<std::shared_ptr<HostOperation>>("collective wait", run, op);
     stream_->submit(stream_, &work);
-  } else if (const auto failure = failureFrom(number)) {
+  } else if (const auto failure = failureAt(number)) {
     const auto run = [](void* arg, const MosaicFailure* upstream, MosaicFailure* failure) {
       if (upstream) return 0;
       *failure = *static_cast<MosaicFailure*>(arg);
@@ -226,8 +226,8 @@ void HostEngine::wait(uint64_t number) {
 // ── the engine
 
 HostEngine::HostEngine(TransportPtr transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
-                       const EngineOptions& options, CompletionCallback connected)
-    : Engine(std::move(transport), std::move(control), options, std::move(connected)),
+                       const EngineOptions& options, CompletionCallback onConnected)
+    : Engine(std::move(transport), std::move(control), options, std::move(onConnected)),
       transport_(*table().host),
       stream_(stream) {
   start("mosaic-comm");
@@ -244,7 +244,7 @@ void HostEngine::connect(MosaicBootstrap& bootstrap) {
 void HostEngine::closeTransport() { transport_.close(transport_.self); }
 void HostEngine::wake() { transport_.interrupt(transport_.self); }
 void HostEngine::sleepFor(int64_t nanoseconds) {
-  sleep(nanoseconds, [this] { return isStopped() || takeEvents(); });
+  sleep(nanoseconds, [this] { return isStopped() || consumeNewEvents(); });
 }
 
 /// Sleeps unless `ready()` is true already; it is evaluated once more after any later `wake` is certain to be noticed.
@@ -254,13 +254,13 @@ void HostEngine::sleep(int64_t nanoseconds, Ready ready) {
   transport_.wait(transport_.self, nanoseconds, evaluate, &ready);
 }
 
-std::shared_ptr<Operation> HostEngine::makeOperation(bool afterCompute) {
-  return std::make_shared<HostOperation>(*this, !afterCompute);
+std::shared_ptr<Operation> HostEngine::makeOperation(bool waitsForCompute) {
+  return std::make_shared<HostOperation>(*this, !waitsForCompute);
 }
 
 void HostEngine::run() {
   while (const auto op = next()) {
-    begin(*op);
+    beginOperation(*op);
     execute(op);
   }
 }
@@ -269,15 +269,15 @@ void HostEngine::run() {
 std::shared_ptr<HostEngine::HostOperation> HostEngine::next() {
   std::shared_ptr<HostOperation> op;
   bool isAtEnd = false;
-  const auto takeReady = [&] {
+  const auto pollNext = [&] {
     op = std::static_pointer_cast<HostOperation>(front());
-    if (op && !op->ready && !isStopped()) op = nullptr;
+    if (op && !op->isReady && !isStopped()) op = nullptr;
     isAtEnd = isFinished();
     return op || isAtEnd;
   };
   // A wake-up can be lost with the process that was to send it: never sleep without end.
-  while (!takeReady()) {
-    sleep(kIdleNs, takeReady);
+  while (!pollNext()) {
+    sleep(kIdleSleepNs, pollNext);
     reportIfRequested();
   }
   return isAtEnd ? nullptr : op;
@@ -289,30 +289,35 @@ void HostEngine::execute(const std::shared_ptr<HostOperation>& op) {
     if (!executeSplit(op)) return;
   } else {
     for (const Stage& stage : op->schedule.stages) {
-      StageRun run(transport_, *op, stage);
-      if (!complete(*op, run)) return;
+      StageExecution execution(transport_, *op, stage);
+      if (!runStage(*op, execution)) return;
     }
   }
   std::optional<TraceRecord> trace;
   if (isTracing()) {
     const std::string& label = op->label.empty() ? op->group->name : op->label;
-    trace = {op->op(), label, op->startedAt, monotonicNs(), op->schedule.payload.sent, op->schedule.payload.received};
+    trace = {op->op(),
+             label,
+             op->startedAt,
+             monotonicNs(),
+             op->schedule.payload.bytesSent,
+             op->schedule.payload.bytesReceived};
   }
   finishOperation(op, trace);
   op->finish(State::Done);
-  if (op->completed) op->completed(nullptr);
+  if (op->onCompleted) op->onCompleted(nullptr);
 }
 
 /// Runs one stage to its end. False: the engine has failed.
-bool HostEngine::complete(HostOperation& op, StageRun& stage) {
+bool HostEngine::runStage(HostOperation& op, StageExecution& execution) {
   int64_t idleSince = 0;
-  while (!stage.isDone()) {
-    bool hasProgressed = stage.progress();
-    if (const MosaicMessage* message = stage.failedMessage()) {
+  while (!execution.isDone()) {
+    bool hasProgressed = execution.progress();
+    if (const MosaicMessage* message = execution.failedMessage()) {
       if (message->state == MOSAIC_MESSAGE_CLOSED) {
         fail(peerExitedFailure(op, message->peer));
       } else {
-        fail(mismatch(op, *message));
+        fail(mismatchFailure(op, *message));
       }
       return false;
     }
@@ -322,10 +327,10 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
       idleSince = 0;
       continue;
     }
-    if (stage.isDone()) break;
+    if (execution.isDone()) break;
     if (idleSince == 0) idleSince = now;
-    if (now - idleSince < kSpinNs) {
-      relax();
+    if (now - idleSince < kMaxSpinNs) {
+      cpuRelax();
       continue;
     }
     reportIfRequested();
@@ -335,8 +340,8 @@ bool HostEngine::complete(HostOperation& op, StageRun& stage) {
     }
     const int64_t deadline = op.startedAt + options().timeoutNs;
     sleep(std::clamp<int64_t>(deadline - now, 0, kPollIntervalNs), [&] {
-      hasProgressed = stage.progress();
-      return hasProgressed || stage.failedMessage() || isStopped() || op.isCancelled || takeEvents();
+      hasProgressed = execution.progress();
+      return hasProgressed || execution.failedMessage() || isStopped() || op.isCancelled || consumeNewEvents();
     });
     if (hasProgressed) recordProgress();
   }
@@ -358,16 +363,16 @@ std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
     const int64_t lostAt = pendingPeerLoss_.try_emplace(rank, now).first->second;
     if (now - lostAt < kGraceNs) continue;
-    const MosaicFailure failure = peerLostFailure(op, processOf(rank) + " died");
+    const MosaicFailure failure = peerLostFailure(op, describeProcess(rank) + " died");
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
 }
 
-void HostEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
+void HostEngine::onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
   transport_.cancel(transport_.self);
-  for (const auto& each : ops) {
-    auto& op = static_cast<HostOperation&>(*each);
+  for (const auto& operation : ops) {
+    auto& op = static_cast<HostOperation&>(*operation);
     op.failure = failure;
     op.finish(State::Failed);
   }

@@ -6,12 +6,12 @@
 
 namespace mosaic {
 
-class StageRun;
+class StageExecution;
 
 class HostEngine final : public Engine {
  public:
   HostEngine(TransportPtr transport, MosaicStream* stream, std::unique_ptr<ControlPlane> control,
-             const EngineOptions& options, CompletionCallback connected);
+             const EngineOptions& options, CompletionCallback onConnected);
   ~HostEngine() override;
 
   void wait(uint64_t number) override;
@@ -23,17 +23,17 @@ class HostEngine final : public Engine {
   void run() override;
   void wake() override;
   void sleepFor(int64_t nanoseconds) override;
-  std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
+  std::shared_ptr<Operation> makeOperation(bool waitsForCompute) override;
   void onPosted(const std::shared_ptr<Operation>& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
   std::optional<Diagnosis> transportFailure(Operation& op) override;
-  void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
+  void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   void closeTransport() override;
   int64_t waitedNs() const override { return counters()->waitedNs(); }
 
   std::shared_ptr<HostOperation> next();
   void execute(const std::shared_ptr<HostOperation>& op);
-  bool complete(HostOperation& op, StageRun& stage);
+  bool runStage(HostOperation& op, StageExecution& execution);
   template <typename Ready>
   void sleep(int64_t nanoseconds, Ready ready);
 

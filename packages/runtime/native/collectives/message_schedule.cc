@@ -14,10 +14,10 @@ constexpr uint64_t kOneShotBytes = 8 << 10;
 
 using Counts = std::vector<uint64_t>;
 
-Counts offsets(const Counts& counts) {
-  Counts starts(counts.size(), 0);
-  for (size_t i = 1; i < counts.size(); i++) starts[i] = starts[i - 1] + counts[i - 1];
-  return starts;
+Counts exclusiveSum(const Counts& counts) {
+  Counts offsets(counts.size(), 0);
+  for (size_t i = 1; i < counts.size(); i++) offsets[i] = offsets[i - 1] + counts[i - 1];
+  return offsets;
 }
 
 /// n shares that differ by at most one element.
@@ -27,7 +27,7 @@ Counts balancedCounts(uint64_t count, uint32_t n) {
   return result;
 }
 
-bool equal(const Counts& counts) {
+bool areCountsEqual(const Counts& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
 }
 
@@ -38,19 +38,19 @@ class HostReceivers {
   explicit HostReceivers(const std::vector<uint32_t>& hosts) {
     for (uint32_t rank = 0; rank < hosts.size(); rank++) {
       std::vector<uint32_t>& ranks = ranksOn_[hosts[rank]];
-      places_.push_back(ranks.size());
+      localRanks_.push_back(ranks.size());
       ranks.push_back(rank);
     }
   }
   const std::vector<uint32_t>& ranksOn(uint32_t host) const { return ranksOn_.at(host); }
   uint32_t of(uint32_t owner, uint32_t host) const {
     const std::vector<uint32_t>& ranks = ranksOn(host);
-    return ranks[places_[owner] % ranks.size()];
+    return ranks[localRanks_[owner] % ranks.size()];
   }
 
  private:
   std::map<uint32_t, std::vector<uint32_t>> ranksOn_;
-  std::vector<size_t> places_;  // by rank
+  std::vector<size_t> localRanks_;  // by rank
 };
 
 class ScheduleBuilder {
@@ -60,14 +60,14 @@ class ScheduleBuilder {
         size_(group.size()),
         hosts_(group.hosts),
         call_(call),
-        base_(operationSignature),
-        width_(elementBytes(call.dtype)) {}
+        operationSignature_(operationSignature),
+        elementSize_(elementBytes(call.dtype)) {}
 
   MessageSchedule build() {
     switch (call_.op) {
       case OpKind::SendRecv: sendRecv(); break;
-      case OpKind::AllGather: allGather(call_.send, call_.out, call_.in); break;
-      case OpKind::ReduceScatter: reduceScatter(call_.send, call_.out, call_.in); break;
+      case OpKind::AllGather: allGather(call_.sendCounts, call_.out, call_.in); break;
+      case OpKind::ReduceScatter: reduceScatter(call_.sendCounts, call_.out, call_.in); break;
       case OpKind::AllReduce: allReduce(); break;
       case OpKind::AllToAll: allToAll(); break;
       case OpKind::Broadcast: broadcast(); break;
@@ -81,134 +81,137 @@ class ScheduleBuilder {
 
  private:
   void allGather(const Counts& counts, uint8_t* out, const uint8_t* in) {
-    Stage& stage = nextStage();
-    const Counts at = offsets(counts);
-    const uint64_t own = counts[rank_] * width_;
-    copy(stage, out + at[rank_] * width_, in, own);
-    for (const uint32_t peer : others()) {
+    Stage& stage = addStage();
+    const Counts offsets = exclusiveSum(counts);
+    const uint64_t ownBytes = counts[rank_] * elementSize_;
+    copy(stage, out + offsets[rank_] * elementSize_, in, ownBytes);
+    for (const uint32_t peer : peersInOrder()) {
       send(stage, peer, const_cast<uint8_t*>(in), counts[rank_]);
-      receive(stage, peer, out + at[peer] * width_, counts[peer]);
+      receive(stage, peer, out + offsets[peer] * elementSize_, counts[peer]);
     }
-    if (size_ > 1 && own > 0 && equal(counts)) {
-      stage.native = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, own, 0};
+    if (size_ > 1 && ownBytes > 0 && areCountsEqual(counts)) {
+      stage.nativeCollective = NativeCollective{MOSAIC_STREAM_ALL_GATHER, in, out, ownBytes, 0};
     }
   }
 
   /// Rank j reduces the share counts[j] of every rank's input.
   void reduceScatter(const Counts& counts, uint8_t* out, uint8_t* in) {
-    Stage& stage = nextStage();
-    const Counts at = offsets(counts);
-    for (const uint32_t peer : others()) send(stage, peer, in + at[peer] * width_, counts[peer]);
-    reduceInto(stage, {out, in + at[rank_] * width_, counts[rank_], false});
+    Stage& stage = addStage();
+    const Counts offsets = exclusiveSum(counts);
+    for (const uint32_t peer : peersInOrder()) send(stage, peer, in + offsets[peer] * elementSize_, counts[peer]);
+    reduceInto(stage, {out, in + offsets[rank_] * elementSize_, counts[rank_], false});
   }
 
   void allReduce() {
-    const uint64_t count = elementCountOf(call_.shape);
+    const uint64_t count = elementCount(call_.shape);
     uint8_t* x = call_.out;
-    if (count * width_ <= kOneShotBytes) {
-      Stage& stage = nextStage();
-      for (const uint32_t peer : others()) send(stage, peer, x, count);
+    if (count * elementSize_ <= kOneShotBytes) {
+      Stage& stage = addStage();
+      for (const uint32_t peer : peersInOrder()) send(stage, peer, x, count);
       return reduceInto(stage, {x, x, count, true});
     }
     const Counts counts = balancedCounts(count, size_);
-    uint8_t* own = x + offsets(counts)[rank_] * width_;
-    reduceScatter(counts, own, x);
+    uint8_t* ownShare = x + exclusiveSum(counts)[rank_] * elementSize_;
+    reduceScatter(counts, ownShare, x);
     if (isOnSharedHosts()) allGatherByHost(counts, x);
-    else allGather(counts, x, own);
+    else allGather(counts, x, ownShare);
   }
 
   /// Several hosts, and several ranks on one of them.
   bool isOnSharedHosts() const {
-    const std::set<uint32_t> distinct(hosts_.begin(), hosts_.end());
-    return distinct.size() > 1 && distinct.size() < size_;
+    const std::set<uint32_t> distinctHosts(hosts_.begin(), hosts_.end());
+    return distinctHosts.size() > 1 && distinctHosts.size() < size_;
   }
 
   /// Each rank's share of x, of which it has its own, in two stages: it crosses to each other host once, to a rank that
   /// forwards it to the others there.
   void allGatherByHost(const Counts& counts, uint8_t* x) {
-    const Counts at = offsets(counts);
+    const Counts offsets = exclusiveSum(counts);
     const HostReceivers receivers(hosts_);
-    const auto shareOf = [&](uint32_t owner) { return x + at[owner] * width_; };
-    const auto isDirect = [&](uint32_t from, uint32_t to) {
+    const auto shareOf = [&](uint32_t owner) { return x + offsets[owner] * elementSize_; };
+    const auto sendsDirectly = [&](uint32_t from, uint32_t to) {
       return hosts_[from] == hosts_[to] || receivers.of(from, hosts_[to]) == to;
     };
-    Stage& direct = nextStage();
-    for (const uint32_t peer : others()) {
-      if (isDirect(rank_, peer)) send(direct, peer, shareOf(rank_), counts[rank_]);
-      if (isDirect(peer, rank_)) receive(direct, peer, shareOf(peer), counts[peer]);
+    Stage& directStage = addStage();
+    for (const uint32_t peer : peersInOrder()) {
+      if (sendsDirectly(rank_, peer)) send(directStage, peer, shareOf(rank_), counts[rank_]);
+      if (sendsDirectly(peer, rank_)) receive(directStage, peer, shareOf(peer), counts[peer]);
     }
-    Stage& forwarded = nextStage();
+    Stage& forwardStage = addStage();
     const uint32_t host = hosts_[rank_];
     for (uint32_t owner = 0; owner < size_; owner++) {
       if (hosts_[owner] == host) continue;
       const uint32_t receiver = receivers.of(owner, host);
-      if (receiver != rank_) receive(forwarded, receiver, shareOf(owner), counts[owner]);
+      if (receiver != rank_) receive(forwardStage, receiver, shareOf(owner), counts[owner]);
       for (const uint32_t peer : receivers.ranksOn(host)) {
-        if (receiver == rank_ && peer != rank_) send(forwarded, peer, shareOf(owner), counts[owner]);
+        if (receiver == rank_ && peer != rank_) send(forwardStage, peer, shareOf(owner), counts[owner]);
       }
     }
   }
 
   void allToAll() {
-    Stage& stage = nextStage();
-    const Counts to = offsets(call_.send), from = offsets(call_.receive);
-    copy(stage, call_.out + from[rank_] * width_, call_.in + to[rank_] * width_, call_.send[rank_] * width_);
-    for (const uint32_t peer : others()) {
-      send(stage, peer, call_.in + to[peer] * width_, call_.send[peer]);
-      receive(stage, peer, call_.out + from[peer] * width_, call_.receive[peer]);
+    Stage& stage = addStage();
+    const Counts sendOffsets = exclusiveSum(call_.sendCounts), receiveOffsets = exclusiveSum(call_.receiveCounts);
+    copy(stage, call_.out + receiveOffsets[rank_] * elementSize_, call_.in + sendOffsets[rank_] * elementSize_,
+         call_.sendCounts[rank_] * elementSize_);
+    for (const uint32_t peer : peersInOrder()) {
+      send(stage, peer, call_.in + sendOffsets[peer] * elementSize_, call_.sendCounts[peer]);
+      receive(stage, peer, call_.out + receiveOffsets[peer] * elementSize_, call_.receiveCounts[peer]);
     }
   }
 
   void broadcast() {
-    Stage& stage = nextStage();
-    const uint64_t count = elementCountOf(call_.shape);
+    Stage& stage = addStage();
+    const uint64_t count = elementCount(call_.shape);
     if (rank_ != call_.root) receive(stage, call_.root, call_.out, count);
-    else for (const uint32_t peer : others()) send(stage, peer, call_.out, count);
+    else
+      for (const uint32_t peer : peersInOrder()) send(stage, peer, call_.out, count);
     if (size_ > 1 && count > 0) {
-      stage.native = NativeCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * width_, call_.root};
+      stage.nativeCollective =
+          NativeCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * elementSize_, call_.root};
     }
   }
 
   void sendRecv() {
-    Stage& stage = nextStage();
-    std::vector<const Transfer*> toSelf, fromSelf;
+    Stage& stage = addStage();
+    std::vector<const Transfer*> sendsToSelf, receivesFromSelf;
     for (const Transfer& transfer : call_.transfers) {
-      if (transfer.peer == rank_) (transfer.send ? toSelf : fromSelf).push_back(&transfer);
+      if (transfer.peer == rank_) (transfer.isSend ? sendsToSelf : receivesFromSelf).push_back(&transfer);
       else appendTransfer(stage, transfer);
     }
-    if (toSelf.size() != fromSelf.size())
+    if (sendsToSelf.size() != receivesFromSelf.size())
       throw std::invalid_argument("the number of sends to self does not match the number of receives from self");
-    for (size_t i = 0; i < toSelf.size(); i++) {
-      if (toSelf[i]->dtype != fromSelf[i]->dtype || toSelf[i]->shape != fromSelf[i]->shape) {
+    for (size_t i = 0; i < sendsToSelf.size(); i++) {
+      if (sendsToSelf[i]->dtype != receivesFromSelf[i]->dtype || sendsToSelf[i]->shape != receivesFromSelf[i]->shape) {
         throw std::invalid_argument("shape or dtype mismatch between a send to self and the receive from self");
       }
-      copy(stage, fromSelf[i]->data, toSelf[i]->data,
-           elementCountOf(toSelf[i]->shape) * elementBytes(toSelf[i]->dtype));
+      copy(stage, receivesFromSelf[i]->data, sendsToSelf[i]->data,
+           elementCount(sendsToSelf[i]->shape) * elementBytes(sendsToSelf[i]->dtype));
     }
   }
 
   /// Rows are packed already: of each tensor, a message to every rank that requires some.
   void groupExchange() {
-    Stage& stage = nextStage();
+    Stage& stage = addStage();
     for (const Transfer& transfer : call_.transfers) {
       if (transfer.peer == rank_) {
         throw std::invalid_argument(
             "expected a transfer between different ranks, received a transfer from a rank to itself");
       }
-      Message message{transfer.peer, transfer.data, base_};
+      Message message{transfer.peer, transfer.data, operationSignature_};
       message.signature.dtype = transfer.dtype;
-      message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);
-      if (transfer.send) addSend(stage, std::move(message));
+      message.signature.bytes = elementCount(transfer.shape) * elementBytes(transfer.dtype);
+      if (transfer.isSend) addSend(stage, std::move(message));
       else addReceive(stage, std::move(message));
     }
   }
 
   // ── parts of stages
 
-  Stage& nextStage() { return schedule_.stages.emplace_back(); }
+  Stage& addStage() { return schedule_.stages.emplace_back(); }
 
   /// The other ranks, beginning after this one, so that not all send to rank 0 first.
-  std::vector<uint32_t> others() const {
+  std::vector<uint32_t> peersInOrder() const {
     std::vector<uint32_t> peers;
     for (uint32_t i = 1; i < size_; i++) peers.push_back((rank_ + i) % size_);
     return peers;
@@ -218,35 +221,37 @@ class ScheduleBuilder {
     if (bytes > 0 && to != from) stage.copies.push_back({to, from, bytes});
   }
 
-  Message message(uint32_t peer, uint8_t* data, uint64_t count) const {
-    Message message{peer, data, base_};
-    message.signature.bytes = count * width_;
+  Message makeMessage(uint32_t peer, uint8_t* data, uint64_t count) const {
+    Message message{peer, data, operationSignature_};
+    message.signature.bytes = count * elementSize_;
     return message;
   }
 
-  void send(Stage& stage, uint32_t peer, uint8_t* data, uint64_t count) { addSend(stage, message(peer, data, count)); }
+  void send(Stage& stage, uint32_t peer, uint8_t* data, uint64_t count) {
+    addSend(stage, makeMessage(peer, data, count));
+  }
 
   void receive(Stage& stage, uint32_t peer, uint8_t* data, uint64_t count) {
-    addReceive(stage, message(peer, data, count));
+    addReceive(stage, makeMessage(peer, data, count));
   }
 
   void appendTransfer(Stage& stage, const Transfer& transfer) {
-    Message message{transfer.peer, transfer.data, base_};
+    Message message{transfer.peer, transfer.data, operationSignature_};
     message.signature.dtype = transfer.dtype;
-    message.signature.bytes = elementCountOf(transfer.shape) * elementBytes(transfer.dtype);
+    message.signature.bytes = elementCount(transfer.shape) * elementBytes(transfer.dtype);
     setShape(message.signature, transfer.shape);
-    if (transfer.send) addSend(stage, std::move(message));
+    if (transfer.isSend) addSend(stage, std::move(message));
     else addReceive(stage, std::move(message));
   }
 
   void addSend(Stage& stage, Message message) {
-    schedule_.payload.sent += message.signature.bytes;
-    schedule_.payload.messages++;
+    schedule_.payload.bytesSent += message.signature.bytes;
+    schedule_.payload.messagesSent++;
     stage.sends.push_back(std::move(message));
   }
 
   void addReceive(Stage& stage, Message message) {
-    schedule_.payload.received += message.signature.bytes;
+    schedule_.payload.bytesReceived += message.signature.bytes;
     stage.receives.push_back(std::move(message));
   }
 
@@ -261,14 +266,14 @@ class ScheduleBuilder {
   const uint32_t rank_, size_;
   const std::vector<uint32_t>& hosts_;
   const CollectiveCall& call_;
-  const Signature& base_;
-  const uint64_t width_;
+  const Signature& operationSignature_;
+  const uint64_t elementSize_;
   MessageSchedule schedule_;
 };
 
 }  // namespace
 
-MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& operationSignature) {
+MessageSchedule buildSchedule(const Group& group, const CollectiveCall& call, const Signature& operationSignature) {
   return ScheduleBuilder(group, call, operationSignature).build();
 }
 

@@ -49,7 +49,7 @@ struct Stage {
   std::vector<Copy> copies;
   std::vector<Message> sends, receives;  // receives of a reduction are in rank order
   std::optional<Reduction> reduction;
-  std::optional<NativeCollective> native;
+  std::optional<NativeCollective> nativeCollective;
 };
 
 struct MessageSchedule {
@@ -59,6 +59,6 @@ struct MessageSchedule {
 
 /// The stages of a call whose signature is `operationSignature`. Throws std::invalid_argument where sends of a rank to
 /// itself do not match its receives from itself.
-MessageSchedule scheduleOf(const Group& group, const CollectiveCall& call, const Signature& operationSignature);
+MessageSchedule buildSchedule(const Group& group, const CollectiveCall& call, const Signature& operationSignature);
 
 }  // namespace mosaic

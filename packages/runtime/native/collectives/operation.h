@@ -17,13 +17,13 @@ using CompletionCallback = std::function<void(const MosaicFailure*)>;
 struct SplitRequest {
   int64_t color = 0;
   std::string name;
-  std::shared_ptr<Group> part;  // the group of this rank's color, once it is over
+  std::shared_ptr<Group> splitGroup;  // the group of this rank's color, once it is over
   bool hasColors = false;       // all ranks have called it; under the engine's lock
 };
 
 /// An operation's index in a sequence of calls that must match on all ranks: see call_log.h.
 struct SequencedCall {
-  uint64_t series, index;
+  uint64_t sequence, index;
   std::optional<uint32_t> peer;  // world rank; all of the group, if there is none
 };
 
@@ -38,7 +38,7 @@ struct Operation {
   MessageSchedule schedule;
   std::string label;  // the caller's: `ring(sp)`
   std::unique_ptr<SplitRequest> split;
-  CompletionCallback completed;
+  CompletionCallback onCompleted;
   std::vector<SequencedCall> calls;  // where ranks compare their calls
 
   /// When everything before it was done, compute and collectives: its timeout runs from here. 0: not yet. Written by
@@ -47,7 +47,7 @@ struct Operation {
 
   OpKind op() const { return static_cast<OpKind>(signature.op); }
   /// `allGather #42 (sp)`
-  std::string name() const { return nameOf(signature, group->name); }
+  std::string name() const { return operationName(signature, group->name); }
   std::string prefix() const { return label.empty() ? "" : label + ": "; }
 };
 

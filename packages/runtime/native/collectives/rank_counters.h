@@ -17,22 +17,22 @@ namespace mosaic {
 class RankCounters {
  public:
   /// On the host's thread: a step is over.
-  void markStep(uint64_t reserved, uint64_t peak) {
+  void markStep(uint64_t reservedBytes, uint64_t peakBytes) {
     const int64_t now = monotonicNs();
     stepNs_ = now - markedAt_;
     markedAt_ = now;
-    reserved_ = reserved;
-    peak_ = peak;
+    reservedBytes_ = reservedBytes;
+    peakBytes_ = peakBytes;
     steps_++;
   }
 
   /// On the compute stream's thread: it waits for a collective.
-  void beginWait() { waitingSince_ = monotonicNs(); }
-  void endWait() { waitedNs_ += monotonicNs() - waitingSince_.exchange(0); }
+  void beginWait() { waitStart_ = monotonicNs(); }
+  void endWait() { waitedNs_ += monotonicNs() - waitStart_.exchange(0); }
   /// Any thread. Never too much: what ends meanwhile is missing, until the next sample.
   int64_t waitedNs() const {
-    const int64_t over = waitedNs_, since = waitingSince_;
-    return over + (since == 0 ? 0 : monotonicNs() - since);
+    const int64_t finishedNs = waitedNs_, waitStart = waitStart_;
+    return finishedNs + (waitStart == 0 ? 0 : monotonicNs() - waitStart);
   }
 
   /// All but what the engine counts itself.
@@ -44,8 +44,8 @@ class RankCounters {
     // The first mark ends no step: what came before it is the program's start.
     metrics.step = metrics.steps > 1 ? static_cast<uint64_t>(stepNs_) : 0;
     metrics.sinceStep = static_cast<uint64_t>(std::max<int64_t>(0, now - markedAt));
-    metrics.reserved = reserved_;
-    metrics.peak = peak_;
+    metrics.reserved = reservedBytes_;
+    metrics.peak = peakBytes_;
     metrics.resident = residentBytes();
     return metrics;
   }
@@ -53,19 +53,19 @@ class RankCounters {
  private:
   /// `size resident …` in pages; 0 on systems without /proc.
   static uint64_t residentBytes() {
-    const int file = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
     char text[128] = {};
-    const ssize_t length = read(file, text, sizeof text - 1);
-    close(file);
-    unsigned long long size = 0, resident = 0;
-    if (length <= 0 || std::sscanf(text, "%llu %llu", &size, &resident) != 2) return 0;
-    return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    unsigned long long size = 0, residentPages = 0;
+    if (length <= 0 || std::sscanf(text, "%llu %llu", &size, &residentPages) != 2) return 0;
+    return residentPages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   }
 
-  std::atomic<uint64_t> steps_{0}, reserved_{0}, peak_{0};
+  std::atomic<uint64_t> steps_{0}, reservedBytes_{0}, peakBytes_{0};
   std::atomic<int64_t> stepNs_{0}, markedAt_{monotonicNs()};
-  std::atomic<int64_t> waitedNs_{0}, waitingSince_{0};
+  std::atomic<int64_t> waitedNs_{0}, waitStart_{0};
 };
 
 }  // namespace mosaic

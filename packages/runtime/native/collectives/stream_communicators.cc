@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPollIntervalNs = 100'000;
 /// Ranks flush together; one that never does must not hold up the others.
-constexpr int64_t kFlushNs = 2'000'000'000;
+constexpr int64_t kFlushTimeoutNs = 2'000'000'000;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void StreamEngine::connect(MosaicBootstrap& bootstrap) {
   MosaicCommunicator* world = nullptr;
   throwIfFailed([&](auto* failure) { return transport_.connect(transport_.self, &bootstrap, &world, failure); });
   communicators_.push_back(world);
-  connectBy_ = monotonicNs() + options().connectNs;
+  connectDeadline_ = monotonicNs() + options().connectTimeoutNs;
   waitUntilReady(world);
   warmUp(world, *groupOf(0));
   isConnected_ = true;
@@ -37,16 +37,17 @@ void StreamEngine::connect(MosaicBootstrap& bootstrap) {
 
 bool StreamEngine::openSplitGroup(Operation& op, const std::vector<int64_t>& colors) {
   // The transport's colors are small and not negative.
-  const std::set<int64_t> distinct(colors.begin(), colors.end());
-  const auto color = static_cast<int32_t>(std::distance(distinct.begin(), distinct.find(op.split->color)));
+  const std::set<int64_t> distinctColors(colors.begin(), colors.end());
+  const auto color = static_cast<int32_t>(std::distance(distinctColors.begin(), distinctColors.find(op.split->color)));
   MosaicCommunicator* const parent = communicators_.at(op.groupNumber);
   if (!waitUntilReady(parent)) return false;
-  MosaicCommunicator* part = nullptr;
+  MosaicCommunicator* splitCommunicator = nullptr;
   throwIfFailed([&](auto* failure) {
-    return transport_.split(transport_.self, parent, color, op.split->part->rank, &part, failure);
+    return transport_.split(transport_.self, parent, color, op.split->splitGroup->rank, &splitCommunicator, failure);
   });
-  communicators_.push_back(part);
-  return waitUntilReady(parent) && waitUntilReady(part) && warmUp(part, *op.split->part);
+  communicators_.push_back(splitCommunicator);
+  return waitUntilReady(parent) && waitUntilReady(splitCommunicator) &&
+         warmUp(splitCommunicator, *op.split->splitGroup);
 }
 
 bool StreamEngine::enqueueOn(MosaicCommunicator* communicator, const MosaicStreamStage& stage) {
@@ -65,11 +66,11 @@ bool StreamEngine::isReady(MosaicCommunicator* communicator) {
 }
 
 bool StreamEngine::waitUntilReady(MosaicCommunicator* communicator) {
-  return await([&] { return isReady(communicator); });
+  return pollUntil([&] { return isReady(communicator); });
 }
 
 template <typename Condition>
-bool StreamEngine::await(Condition condition) {
+bool StreamEngine::pollUntil(Condition condition) {
   for (int spins = 0; !condition(); spins++) {
     if (!isConnected_) checkConnecting();
     else if (!poll()) return false;
@@ -84,15 +85,15 @@ void StreamEngine::checkConnecting() {
   bool isPeerLost = false;
   {
     const std::lock_guard lock(mutex_);
-    isPeerLost = !events_.lost.empty() || !events_.failed.empty() || events_.controlLost;
+    isPeerLost = !events_.lostRanks.empty() || !events_.failedRanks.empty() || events_.controlLostReason;
   }
   if (isStopped() || isPeerLost) {
     throw Failure(MOSAIC_FAILURE_PEER_LOST, "connect: a rank exited while the ranks were connecting");
   }
-  if (monotonicNs() < connectBy_) return;
+  if (monotonicNs() < connectDeadline_) return;
   const std::string remedy = transport_.remedy ? std::string("; ") + transport_.remedy : "";
   throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rank " + std::to_string(options().rank) + ": " + name_ +
-                                            " timed out after " + seconds(options().connectNs) +
+                                            " timed out after " + formatSeconds(options().connectTimeoutNs) +
                                             " while connecting the ranks" + remedy);
 }
 
@@ -101,27 +102,27 @@ bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) 
   if (!transport_.warm_up || size == 1) return true;
   // A byte for each rank to send, and one to receive from each.
   const Memory memory(port_, stream_, 2 * size);
-  const uint64_t own = memory.address() + group.rank;
+  const uint64_t ownAddress = memory.address() + group.rank;
   std::vector<MosaicStreamMessage> sends, receives;
   for (uint32_t peer = 0; peer < size; peer++) {
     if (peer == group.rank) continue;
-    sends.push_back({own, 1, peer});
+    sends.push_back({ownAddress, 1, peer});
     receives.push_back({memory.address() + size + peer, 1, peer});
   }
   const MosaicStreamStage stages[] = {
       {sends.data(), receives.data(), size - 1, size - 1, MOSAIC_STREAM_NONE, 0, 0, 0, 0},
-      {nullptr, nullptr, 0, 0, MOSAIC_STREAM_ALL_GATHER, 0, own, memory.address(), 1},
+      {nullptr, nullptr, 0, 0, MOSAIC_STREAM_ALL_GATHER, 0, ownAddress, memory.address(), 1},
       {nullptr, nullptr, 0, 0, MOSAIC_STREAM_BROADCAST, 0, memory.address(), memory.address(), 1},
   };
   for (const MosaicStreamStage& stage : stages) {
     if (!enqueueOn(communicator, stage)) return false;
   }
-  const auto release = [this](void* event) { port_.event_release(&port_, event); };
-  const std::unique_ptr<void, decltype(release)> done(record(stream_, false), release);
+  const auto releaseEvent = [this](void* event) { port_.event_release(&port_, event); };
+  const std::unique_ptr<void, decltype(releaseEvent)> doneEvent(recordOnStream(stream_, false), releaseEvent);
   MosaicFailure failure{};
   int state = MOSAIC_EVENT_PENDING;
   const bool isFinished =
-      await([&] { return (state = port_.event_query(&port_, done.get(), &failure)) != MOSAIC_EVENT_PENDING; });
+      pollUntil([&] { return (state = port_.event_query(&port_, doneEvent.get(), &failure)) != MOSAIC_EVENT_PENDING; });
   if (isFinished && state == MOSAIC_EVENT_FAILED) throw Failure(failure);
   return isFinished;
 }
@@ -129,20 +130,20 @@ bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) 
 // ── closing
 
 void StreamEngine::closeTransport() {
-  const bool isInOrder = !hasFailed() && !isStopped();
-  if (isInOrder) flush();
-  std::vector<MosaicCommunicator*> unfinished;
-  std::erase_if(communicators_, [&](MosaicCommunicator* each) {
+  const bool isOrderlyClose = !hasFailed() && !isStopped();
+  if (isOrderlyClose) flush();
+  std::vector<MosaicCommunicator*> unflushedCommunicators;
+  std::erase_if(communicators_, [&](MosaicCommunicator* communicator) {
     MosaicFailure ignored;
     const bool isFlushed =
-        isInOrder && transport_.state(transport_.self, each, &ignored) == MOSAIC_COMMUNICATOR_READY;
-    if (!isFlushed) unfinished.push_back(each);
+        isOrderlyClose && transport_.state(transport_.self, communicator, &ignored) == MOSAIC_COMMUNICATOR_READY;
+    if (!isFlushed) unflushedCommunicators.push_back(communicator);
     return !isFlushed;
   });
-  abortCommunicators(unfinished);
+  abortCommunicators(unflushedCommunicators);
   // Parts first. This may wait for all of the device, so after what had to be aborted.
-  for (auto each = communicators_.rbegin(); each != communicators_.rend(); each++) {
-    transport_.destroy(transport_.self, *each);
+  for (auto communicator = communicators_.rbegin(); communicator != communicators_.rend(); communicator++) {
+    transport_.destroy(transport_.self, *communicator);
   }
   communicators_.clear();
   void* stream = nullptr;
@@ -155,8 +156,8 @@ void StreamEngine::closeTransport() {
 
 /// Together, for the flush of each may wait for the others', though not for those that died or failed.
 void StreamEngine::flush() {
-  for (auto each = communicators_.rbegin(); each != communicators_.rend(); each++) {
-    transport_.finalize(transport_.self, *each);
+  for (auto communicator = communicators_.rbegin(); communicator != communicators_.rend(); communicator++) {
+    transport_.finalize(transport_.self, *communicator);
   }
   const auto isFlushing = [&](uint32_t number) {
     MosaicFailure ignored;
@@ -164,14 +165,14 @@ void StreamEngine::flush() {
     const auto group = groupOf(number);
     const std::lock_guard lock(mutex_);
     return std::ranges::none_of(group->ranks, [&](uint32_t rank) {
-      return events_.lost.contains(rank) || events_.failed.contains(rank);
+      return events_.lostRanks.contains(rank) || events_.failedRanks.contains(rank);
     });
   };
-  const int64_t limit = monotonicNs() + kFlushNs;
-  for (; monotonicNs() < limit && !isStopped(); sleepFor(kPollIntervalNs)) {
-    bool isAny = false;
-    for (uint32_t number = 0; number < communicators_.size(); number++) isAny = isAny || isFlushing(number);
-    if (!isAny) return;
+  const int64_t deadline = monotonicNs() + kFlushTimeoutNs;
+  for (; monotonicNs() < deadline && !isStopped(); sleepFor(kPollIntervalNs)) {
+    bool anyFlushing = false;
+    for (uint32_t number = 0; number < communicators_.size(); number++) anyFlushing = anyFlushing || isFlushing(number);
+    if (!anyFlushing) return;
   }
 }
 

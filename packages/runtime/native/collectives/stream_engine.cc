@@ -12,43 +12,44 @@ namespace mosaic {
 
 namespace {
 
-constexpr int64_t kPollIntervalNs = 1'000'000, kIdleNs = 1'000'000'000;
+constexpr int64_t kPollIntervalNs = 1'000'000, kIdleSleepNs = 1'000'000'000;
 
 static_assert(static_cast<int>(ReduceOp::Sum) == MOSAIC_REDUCE_SUM &&
               static_cast<int>(ReduceOp::Mean) == MOSAIC_REDUCE_MEAN &&
               static_cast<int>(ReduceOp::Max) == MOSAIC_REDUCE_MAX);
 
-uint64_t addressOf(const void* data) { return reinterpret_cast<uintptr_t>(data); }
+uint64_t deviceAddress(const void* data) { return reinterpret_cast<uintptr_t>(data); }
 
 /// Of a barrier: a byte of each rank, which nothing reads. Of a reduction: the operands of the others.
-uint64_t memoryOf(const Operation& op) {
+uint64_t scratchBytes(const Operation& op) {
   if (op.op() == OpKind::Barrier) return op.group->size();
-  uint64_t maxElements = 0;
+  uint64_t maxBytes = 0;
   for (const Stage& stage : op.schedule.stages) {
     uint64_t bytes = 0;
-    if (stage.reduction) for (const Message& each : stage.receives) bytes += each.signature.bytes;
-    maxElements = std::max(maxElements, bytes);
+    if (stage.reduction)
+      for (const Message& message : stage.receives) bytes += message.signature.bytes;
+    maxBytes = std::max(maxBytes, bytes);
   }
-  return maxElements;
+  return maxBytes;
 }
 
 /// What a transport does as one operation: an equal gather, a broadcast, and a barrier, a gather of one byte each.
-std::optional<MosaicStreamStage> nativeCollectiveOf(const Operation& op, const Stage& stage, uint64_t memory) {
-  MosaicStreamStage native{};
+std::optional<MosaicStreamStage> makeNativeStage(const Operation& op, const Stage& stage, uint64_t memory) {
+  MosaicStreamStage nativeStage{};
   if (op.op() == OpKind::Barrier) {
-    native.collective = MOSAIC_STREAM_ALL_GATHER;
-    native.in = memory + op.group->rank;
-    native.out = memory;
-    native.bytes = 1;
-    return native;
+    nativeStage.collective = MOSAIC_STREAM_ALL_GATHER;
+    nativeStage.in = memory + op.group->rank;
+    nativeStage.out = memory;
+    nativeStage.bytes = 1;
+    return nativeStage;
   }
-  if (!stage.native) return std::nullopt;
-  native.collective = stage.native->kind;
-  native.root = stage.native->root;
-  native.in = addressOf(stage.native->in);
-  native.out = addressOf(stage.native->out);
-  native.bytes = stage.native->bytes;
-  return native;
+  if (!stage.nativeCollective) return std::nullopt;
+  nativeStage.collective = stage.nativeCollective->kind;
+  nativeStage.root = stage.nativeCollective->root;
+  nativeStage.in = deviceAddress(stage.nativeCollective->in);
+  nativeStage.out = deviceAddress(stage.nativeCollective->out);
+  nativeStage.bytes = stage.nativeCollective->bytes;
+  return nativeStage;
 }
 
 }  // namespace
@@ -63,8 +64,8 @@ StreamEngine::Memory::~Memory() {
 }
 
 StreamEngine::StreamEngine(TransportPtr transport, const ComputeStream& compute, std::unique_ptr<ControlPlane> control,
-                           const EngineOptions& options, CompletionCallback connected)
-    : Engine(std::move(transport), std::move(control), options, std::move(connected)),
+                           const EngineOptions& options, CompletionCallback onConnected)
+    : Engine(std::move(transport), std::move(control), options, std::move(onConnected)),
       transport_(*table().stream),
       name_(table().name),
       port_(*compute.port),
@@ -78,16 +79,16 @@ StreamEngine::~StreamEngine() { stop(); }
 
 void StreamEngine::wake() { wake_.signal(); }
 
-std::shared_ptr<Operation> StreamEngine::makeOperation(bool afterCompute) {
+std::shared_ptr<Operation> StreamEngine::makeOperation(bool waitsForCompute) {
   auto op = std::make_shared<StreamOperation>();
-  if (afterCompute) {
+  if (waitsForCompute) {
     port_.enter(&port_);
-    op->ready = record(compute_, false);
+    op->readyEvent = recordOnStream(compute_, false);
   }
   return op;
 }
 
-void* StreamEngine::record(void* stream, bool isTimed) {
+void* StreamEngine::recordOnStream(void* stream, bool isTimed) {
   void* event = nullptr;
   throwIfFailed([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
   return event;
@@ -102,29 +103,29 @@ bool StreamEngine::isDone(Operation& operation) {
   if (op.state == StreamOperation::State::Finished) return true;
   port_.enter(&port_);
   MosaicFailure ignored;
-  return port_.event_query(&port_, op.done, &ignored) == MOSAIC_EVENT_DONE;
+  return port_.event_query(&port_, op.doneEvent, &ignored) == MOSAIC_EVENT_DONE;
 }
 
 void StreamEngine::release(StreamOperation& op) {
-  for (void** event : {&op.ready, &op.begin, &op.done}) {
+  for (void** event : {&op.readyEvent, &op.beginEvent, &op.doneEvent}) {
     if (*event) port_.event_release(&port_, std::exchange(*event, nullptr));
   }
 }
 
 void StreamEngine::wait(uint64_t number) {
-  const auto op = std::static_pointer_cast<StreamOperation>(findNumber(number));
+  const auto op = std::static_pointer_cast<StreamOperation>(findOperation(number));
   if (op) {
     checkNotBehindSplit(number);
     std::unique_lock lock(launchMutex_);
     op->isAwaited = true;
-    launched_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
+    launchedCondition_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
     if (op->state == StreamOperation::State::Launched) {
       port_.enter(&port_);
-      return throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, compute_, op->done, failure); });
+      return throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, compute_, op->doneEvent, failure); });
     }
   }
   // Over: done, or failed, and then its failure is the device's. Half of it may be on the stream.
-  if (const auto failure = failureFrom(number)) {
+  if (const auto failure = failureAt(number)) {
     makeComputeWait();
     port_.fail(&port_, &*failure);
   }
@@ -146,7 +147,7 @@ void StreamEngine::makeComputeWait() {
 void StreamEngine::run() {
   for (int spins = 0; !isFinished(); spins++) {
     if (hasFailed()) {
-      sleepFor(kIdleNs);
+      sleepFor(kIdleSleepNs);
     } else if (!poll()) {
       continue;
     } else if (const auto op = next()) {
@@ -155,7 +156,7 @@ void StreamEngine::run() {
     } else if (spins < kMaxSpins) {
       sched_yield();
     } else if (!isFinished()) {  // the last operation of a rank that closes may just have ended
-      sleepFor(front() ? kPollIntervalNs : kIdleNs);
+      sleepFor(front() ? kPollIntervalNs : kIdleSleepNs);
     }
   }
 }
@@ -170,20 +171,21 @@ void StreamEngine::sleepFor(int64_t nanoseconds) {
 bool StreamEngine::poll() {
   retireCompleted();
   reportIfRequested();
-  const bool hasEvents = takeEvents();
+  const bool hasEvents = consumeNewEvents();
   const auto first = std::static_pointer_cast<StreamOperation>(front());
   if (hasFailed() || !first) return !hasFailed();
   if (first->startedAt == 0) {
     MosaicFailure ignored;  // `deviceFailure` has it
-    if (!first->ready || port_.event_query(&port_, first->ready, &ignored) != MOSAIC_EVENT_PENDING) begin(*first);
+    if (!first->readyEvent || port_.event_query(&port_, first->readyEvent, &ignored) != MOSAIC_EVENT_PENDING)
+      beginOperation(*first);
   }
-  auto found = diagnose(*first);
-  if (!found && hasEvents) {
-    for (const auto& op : queued()) {
-      if ((found = peerFailure(*op)) || (found = exitedFailure(*op))) break;
+  auto diagnosis = diagnose(*first);
+  if (!diagnosis && hasEvents) {
+    for (const auto& op : queuedOperations()) {
+      if ((diagnosis = peerFailure(*op)) || (diagnosis = exitedFailure(*op))) break;
     }
   }
-  if (found) fail(*found);
+  if (diagnosis) fail(*diagnosis);
   return !hasFailed();
 }
 
@@ -192,15 +194,15 @@ void StreamEngine::retireCompleted() {
     const auto op = std::static_pointer_cast<StreamOperation>(front());
     if (!op || op->state != StreamOperation::State::Launched) return;
     MosaicFailure failure{};
-    const int state = port_.event_query(&port_, op->done, &failure);
+    const int state = port_.event_query(&port_, op->doneEvent, &failure);
     if (state == MOSAIC_EVENT_PENDING) return;
     if (state == MOSAIC_EVENT_FAILED) return fail(localFailure(*op, MOSAIC_FAILURE_DEVICE, failure.message));
     markFinished(*op);
     std::optional<TraceRecord> trace;
-    if (op->begin) {
+    if (op->beginEvent) {
       const std::string& label = op->label.empty() ? op->group->name : op->label;
-      const int64_t start = port_.event_time(&port_, op->begin), end = port_.event_time(&port_, op->done);
-      trace = {op->op(), label, start, end, op->schedule.payload.sent, op->schedule.payload.received};
+      const int64_t start = port_.event_time(&port_, op->beginEvent), end = port_.event_time(&port_, op->doneEvent);
+      trace = {op->op(), label, start, end, op->schedule.payload.bytesSent, op->schedule.payload.bytesReceived};
     }
     release(*op);
     finishOperation(op, trace);
@@ -211,21 +213,21 @@ void StreamEngine::retireCompleted() {
 void StreamEngine::markFinished(StreamOperation& op) {
   const std::lock_guard lock(launchMutex_);
   op.state = StreamOperation::State::Finished;
-  launched_.notify_all();
+  launchedCondition_.notify_all();
 }
 
 /// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
 /// if it splits a communicator on which something runs.
 std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
-  auto op = std::static_pointer_cast<StreamOperation>(findNumber(launchedNumber_ + 1));
+  auto op = std::static_pointer_cast<StreamOperation>(findOperation(launchedNumber_ + 1));
   if (!op || (op->op() == OpKind::Split && op != front())) return nullptr;
   launchedNumber_++;
   return op;
 }
 
 void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
-  if (const auto found = peerFailure(*op)) return fail(*found);
-  if (const auto found = exitedFailure(*op)) return fail(*found);
+  if (const auto diagnosis = peerFailure(*op)) return fail(*diagnosis);
+  if (const auto diagnosis = exitedFailure(*op)) return fail(*diagnosis);
   try {
     if (op->op() == OpKind::Split) return launchSplit(op);
     if (!enqueue(*op)) return;
@@ -234,44 +236,44 @@ void StreamEngine::launch(const std::shared_ptr<StreamOperation>& op) {
   }
   const std::lock_guard lock(launchMutex_);
   op->state = StreamOperation::State::Launched;
-  launched_.notify_all();
+  launchedCondition_.notify_all();
 }
 
 void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
-  begin(*op);
+  beginOperation(*op);
   if (!executeSplit(op)) return;
   markFinished(*op);
   std::optional<TraceRecord> trace;
   if (isTracing()) trace = {op->op(), op->group->name, op->startedAt, monotonicNs(), 0, 0};
   finishOperation(op, trace);
-  op->completed(nullptr);
+  op->onCompleted(nullptr);
 }
 
 /// False: the engine has failed.
 bool StreamEngine::enqueue(StreamOperation& op) {
   if (!waitUntilReady(communicators_.at(op.groupNumber))) return false;
-  throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, stream_, op.ready, failure); });
-  if (isTracing()) op.begin = record(stream_, true);
-  const Memory memory(port_, stream_, memoryOf(op));
+  throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, stream_, op.readyEvent, failure); });
+  if (isTracing()) op.beginEvent = recordOnStream(stream_, true);
+  const Memory memory(port_, stream_, scratchBytes(op));
   for (const Stage& stage : op.schedule.stages) {
     if (!enqueueStage(op, stage, memory.address())) return false;
   }
-  op.done = record(stream_, op.begin != nullptr);
+  op.doneEvent = recordOnStream(stream_, op.beginEvent != nullptr);
   return true;
 }
 
 bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory) {
   MosaicCommunicator* const communicator = communicators_.at(op.groupNumber);
-  if (const auto native = nativeCollectiveOf(op, stage, memory)) return enqueueOn(communicator, *native);
+  if (const auto nativeStage = makeNativeStage(op, stage, memory)) return enqueueOn(communicator, *nativeStage);
   for (const Copy& copy : stage.copies) {
     throwIfFailed([&](auto* failure) {
-      return port_.copy(&port_, addressOf(copy.to), addressOf(copy.from), copy.bytes, stream_, failure);
+      return port_.copy(&port_, deviceAddress(copy.to), deviceAddress(copy.from), copy.bytes, stream_, failure);
     });
   }
   if (!enqueueMessages(communicator, stage, memory)) return false;
   if (!stage.reduction) return true;
-  const MosaicRankReduction reduction{addressOf(stage.reduction->out),
-                                      addressOf(stage.reduction->own),
+  const MosaicRankReduction reduction{deviceAddress(stage.reduction->out),
+                                      deviceAddress(stage.reduction->own),
                                       memory,
                                       static_cast<int64_t>(stage.reduction->count),
                                       static_cast<int32_t>(op.group->size()),
@@ -285,13 +287,14 @@ bool StreamEngine::enqueueStage(const StreamOperation& op, const Stage& stage, u
 bool StreamEngine::enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory) {
   std::vector<MosaicStreamMessage> sends, receives;
   // Both sides know the size, so nothing need travel where it is 0.
-  for (const Message& each : stage.sends) {
-    if (each.signature.bytes > 0) sends.push_back({addressOf(each.data), each.signature.bytes, each.peer});
+  for (const Message& message : stage.sends) {
+    if (message.signature.bytes > 0)
+      sends.push_back({deviceAddress(message.data), message.signature.bytes, message.peer});
   }
-  for (const Message& each : stage.receives) {
-    const uint64_t bytes = each.signature.bytes;
-    const uint64_t to = stage.reduction ? std::exchange(memory, memory + bytes) : addressOf(each.data);
-    if (bytes > 0) receives.push_back({to, bytes, each.peer});
+  for (const Message& message : stage.receives) {
+    const uint64_t bytes = message.signature.bytes;
+    const uint64_t to = stage.reduction ? std::exchange(memory, memory + bytes) : deviceAddress(message.data);
+    if (bytes > 0) receives.push_back({to, bytes, message.peer});
   }
   if (sends.empty() && receives.empty()) return true;
   MosaicStreamStage messages{};
@@ -310,13 +313,14 @@ std::optional<MosaicFailure> StreamEngine::deviceFailure(Operation&) {
 }
 
 std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
-  if (auto found = exitedFailure(op)) return found;
-  for (MosaicCommunicator* const each : communicators_) {
+  if (auto diagnosis = exitedFailure(op)) return diagnosis;
+  for (MosaicCommunicator* const communicator : communicators_) {
     MosaicFailure failure{};
-    if (transportError_ || transport_.state(transport_.self, each, &failure) != MOSAIC_COMMUNICATOR_FAILED) continue;
+    if (transportError_ || transport_.state(transport_.self, communicator, &failure) != MOSAIC_COMMUNICATOR_FAILED)
+      continue;
     transportError_ = TransportError{failure, monotonicNs()};
   }
-  if (!transportError_ || monotonicNs() - transportError_->at < kGraceNs) return std::nullopt;
+  if (!transportError_ || monotonicNs() - transportError_->reportedAt < kGraceNs) return std::nullopt;
   return transportError(op);
 }
 
@@ -326,7 +330,7 @@ std::optional<Engine::Diagnosis> StreamEngine::transportError(const Operation& o
   return localFailure(op, static_cast<MosaicFailureCode>(failure.code), failure.message);
 }
 
-void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
+void StreamEngine::onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) {
   {
     const std::lock_guard lock(launchMutex_);
     // Before compute is released from what it waits for: it must not go on with what has not arrived.
@@ -334,7 +338,7 @@ void StreamEngine::failed(const MosaicFailure& failure, const std::vector<std::s
       if (static_cast<StreamOperation&>(*op).isAwaited) port_.fail(&port_, &failure);
     }
     for (const auto& op : ops) static_cast<StreamOperation&>(*op).state = StreamOperation::State::Finished;
-    launched_.notify_all();
+    launchedCondition_.notify_all();
   }
   abortCommunicators(std::exchange(communicators_, {}));
   // Memory of operations that nothing waits for is reused from now on.

@@ -13,7 +13,7 @@ namespace mosaic {
 class StreamEngine final : public Engine {
  public:
   StreamEngine(TransportPtr transport, const ComputeStream& compute, std::unique_ptr<ControlPlane> control,
-               const EngineOptions& options, CompletionCallback connected);
+               const EngineOptions& options, CompletionCallback onConnected);
   ~StreamEngine() override;
 
   /// Blocks the host until the operation is enqueued: microseconds, but behind a split, or where the transport connects
@@ -27,7 +27,7 @@ class StreamEngine final : public Engine {
   /// What a communicator reported, and when.
   struct TransportError {
     MosaicFailure failure;
-    int64_t at;
+    int64_t reportedAt;
   };
 
   /// A sleeping thread takes tens of microseconds to wake, so it looks a little longer before it sleeps.
@@ -37,14 +37,14 @@ class StreamEngine final : public Engine {
   void run() override;
   void wake() override;
   void sleepFor(int64_t nanoseconds) override;
-  std::shared_ptr<Operation> makeOperation(bool afterCompute) override;
+  std::shared_ptr<Operation> makeOperation(bool waitsForCompute) override;
   void onPosted(const std::shared_ptr<Operation>&) override { wake(); }
   void onDropped(Operation& op) override;
   bool isDone(Operation& op) override;
   std::optional<MosaicFailure> deviceFailure(Operation& op) override;
   std::optional<Diagnosis> transportFailure(Operation& op) override;
   std::optional<Diagnosis> transportError(const Operation& op) override;
-  void failed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
+  void onFailed(const MosaicFailure& failure, const std::vector<std::shared_ptr<Operation>>& ops) override;
   /// Concludes what is done, and fails if an operation cannot complete. False: the engine has failed.
   bool poll();
   void retireCompleted();
@@ -55,7 +55,7 @@ class StreamEngine final : public Engine {
   bool enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory);
   bool enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory);
   void markFinished(StreamOperation& op);
-  void* record(void* stream, bool isTimed);
+  void* recordOnStream(void* stream, bool isTimed);
   /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
   void makeComputeWait();
   void release(StreamOperation& op);
@@ -69,7 +69,7 @@ class StreamEngine final : public Engine {
   /// Waits until a communicator is READY. False: the engine has failed; while the ranks connect, throws Failure.
   bool waitUntilReady(MosaicCommunicator* communicator);
   template <typename Condition>
-  bool await(Condition condition);
+  bool pollUntil(Condition condition);
   void checkConnecting();
   bool warmUp(MosaicCommunicator* communicator, const Group& group);
   void flush();
@@ -86,11 +86,11 @@ class StreamEngine final : public Engine {
   std::optional<TransportError> transportError_;
   uint64_t launchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
-  int64_t connectBy_ = 0;
+  int64_t connectDeadline_ = 0;
 
   std::mutex launchMutex_;  // guards what follows, and some of each operation
   void* stream_ = nullptr;  // written by the communication thread only
-  std::condition_variable launched_;
+  std::condition_variable launchedCondition_;
 };
 
 /// An operation on its way to the stream, on it, or over.
@@ -99,10 +99,10 @@ struct StreamEngine::StreamOperation : Operation {
   // Under `launchMutex_`.
   State state = State::Queued;
   bool isAwaited = false;  // compute waits for it
-  void* done = nullptr;    // event, once launched
+  void* doneEvent = nullptr;  // event, once launched
 
-  void* ready = nullptr;  // event: the compute that the operands depend on; null: nothing
-  void* begin = nullptr;  // timed event, where a trace is recorded; of the communication thread
+  void* readyEvent = nullptr;  // event: the compute that the operands depend on; null: nothing
+  void* beginEvent = nullptr;  // timed event, where a trace is recorded; of the communication thread
 };
 
 /// Memory of the device in the order of the communication stream.

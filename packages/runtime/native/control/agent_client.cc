@@ -15,16 +15,14 @@ using namespace control;
 
 namespace {
 
-constexpr int kRetryMs = 10;
+constexpr int kRetryIntervalMs = 10;
 /// The agent names the ranks that are missing, so it answers first.
 constexpr int64_t kAgentReportGraceNs = 3'000'000'000;
 constexpr auto kLeaveTimeout = std::chrono::milliseconds(500);
 /// What compares calls is dropped before a rank whose agent does not read runs out of memory.
-constexpr size_t kMaxUnsentForCalls = 1 << 20;
+constexpr size_t kMaxUnsentCallBytes = 1 << 20;
 
-uint32_t milliseconds(int64_t ns) {
-  return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX));
-}
+uint32_t toMilliseconds(int64_t ns) { return static_cast<uint32_t>(std::clamp<int64_t>(ns / 1'000'000, 0, INT32_MAX)); }
 
 }  // namespace
 
@@ -33,7 +31,7 @@ AgentClient::AgentClient(AgentOptions options) : options_(std::move(options)) {}
 AgentClient::~AgentClient() {
   {
     const Lock lock(mutex_);
-    stop_ = true;
+    isStopped_ = true;
   }
   wake();
   if (thread_.joinable()) thread_.join();
@@ -44,21 +42,21 @@ AgentClient::~AgentClient() {
 
 void AgentClient::join() {
   Lock lock(mutex_);
-  if (!thread_.joinable() && !interrupted_) {
+  if (!thread_.joinable() && !isInterrupted_) {
     deadline_ = monotonicNs() + options_.timeoutNs;
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
-  changed_.wait(lock, [this] { return interrupted_ || state_ != State::Connecting; });
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
+  stateChanged_.wait(lock, [this] { return isInterrupted_ || state_ != State::Connecting; });
+  if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (joinFailure_) throw Failure(*joinFailure_);
 }
 
 void AgentClient::interrupt() {
   {
     const Lock lock(mutex_);
-    interrupted_ = true;
+    isInterrupted_ = true;
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
   wake();
 }
 
@@ -71,36 +69,35 @@ void AgentClient::put(const std::string& key, const std::string& value) {
 }
 
 template <typename Condition>
-std::optional<std::string> AgentClient::awaitValue(const std::string& key, int64_t timeoutNs, Condition isFinished) {
+std::optional<std::string> AgentClient::waitForValue(const std::string& key, int64_t timeoutNs, Condition isFinished) {
   Get frame;
   frame.key = key;
   Lock lock(mutex_);
   PendingGet& pendingGet = pendingGets_[key];
-  pendingGet.callers++;
+  pendingGet.callerCount++;
   lock.unlock();
   send(encode(frame));
   lock.lock();
-  changed_.wait_for(lock, std::chrono::nanoseconds(timeoutNs), [&] {
-    return interrupted_ || pendingGet.value || state_ == State::Ended || isFinished();
-  });
+  stateChanged_.wait_for(lock, std::chrono::nanoseconds(timeoutNs),
+                         [&] { return isInterrupted_ || pendingGet.value || state_ == State::Ended || isFinished(); });
   const std::optional<std::string> value = pendingGet.value;
-  if (--pendingGet.callers == 0) pendingGets_.erase(key);
+  if (--pendingGet.callerCount == 0) pendingGets_.erase(key);
   return value;
 }
 
 std::string AgentClient::get(const std::string& key) {
-  const auto value = awaitValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
+  const auto value = waitForValue(key, options_.timeoutNs, [this] { return peerFailure_.has_value(); });
   const Lock lock(mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
+  if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (value) return *value;
   if (peerFailure_) throw Failure(*peerFailure_);
   if (joinFailure_) throw Failure(*joinFailure_);
-  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + seconds(options_.timeoutNs) +
+  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: timed out after " + formatSeconds(options_.timeoutNs) +
                                             ": no rank has set the key \"" + key + "\"");
 }
 
 std::optional<std::string> AgentClient::find(const std::string& key, int64_t timeoutNs) {
-  return awaitValue(key, timeoutNs, [] { return false; });
+  return waitForValue(key, timeoutNs, [] { return false; });
 }
 
 void AgentClient::attach(ControlListener* listener) {
@@ -113,7 +110,7 @@ void AgentClient::attach(ControlListener* listener) {
 void AgentClient::detach() {
   const std::lock_guard lock(listenerMutex_);
   listener_ = nullptr;
-  detached_ = true;
+  isDetached_ = true;
 }
 
 void AgentClient::reportFailure(const MosaicFailure& cause) {
@@ -133,7 +130,7 @@ void AgentClient::reportCall(uint64_t group, uint64_t index, uint64_t history, c
   frame.rank = options_.rank;
   {
     const Lock lock(mutex_);
-    if (socket_.unsent() > kMaxUnsentForCalls) return;
+    if (socket_.unsentBytes() > kMaxUnsentCallBytes) return;
   }
   send(encode(frame));
 }
@@ -154,9 +151,9 @@ void AgentClient::requestPositions(uint64_t request, const std::vector<uint32_t>
   send(encode(frame));
 }
 
-void AgentClient::leave(const std::string& last) {
+void AgentClient::leave(const std::string& lastOperation) {
   Leave frame;
-  frame.exits.push_back({RankRanges::of({options_.rank}), last});
+  frame.exits.push_back({RankRanges::of({options_.rank}), lastOperation});
   Lock lock(mutex_);
   if (state_ != State::Joined || isLeaving_) return;
   // Before the frame is sent: the agent ends the connection once it has it, and the thread may see that at once.
@@ -164,7 +161,7 @@ void AgentClient::leave(const std::string& last) {
   socket_.send(encode(frame));
   socket_.finish();
   wake();
-  changed_.wait_for(lock, kLeaveTimeout, [this] { return state_ == State::Ended; });
+  stateChanged_.wait_for(lock, kLeaveTimeout, [this] { return state_ == State::Ended; });
 }
 
 void AgentClient::send(const std::string& frame) {
@@ -173,34 +170,34 @@ void AgentClient::send(const std::string& frame) {
   if (state_ != State::Joined) return;
   socket_.send(frame);
   // The thread waits until the socket takes the rest.
-  if (socket_.unsent() > 0) wake();
+  if (socket_.unsentBytes() > 0) wake();
 }
 
 // ── the thread
 
 bool AgentClient::isFinished() {
   const Lock lock(mutex_);
-  return stop_ || state_ == State::Ended || (interrupted_ && state_ == State::Connecting);
+  return isStopped_ || state_ == State::Ended || (isInterrupted_ && state_ == State::Connecting);
 }
 
-bool AgentClient::hasTimedOut(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
+bool AgentClient::hasJoinTimedOut(int64_t graceNs) const { return monotonicNs() >= deadline_ + graceNs; }
 
 void AgentClient::run() {
   try {
     while (!isFinished()) {
-      if (connect()) serve();
-      if (!isFinished() && hasTimedOut(0)) {
-        rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
-                                           ": no agent listens at " + options_.path +
-                                           "; start the ranks with mosaic-run, or check the output of the first "
-                                           "rank of this host, which starts the agent if there is no launcher");
+      if (connect()) serveConnection();
+      if (!isFinished() && hasJoinTimedOut(0)) {
+        rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + formatSeconds(options_.timeoutNs) +
+                                               ": no agent listens at " + options_.path +
+                                               "; start the ranks with mosaic-run, or check the output of the first "
+                                               "rank of this host, which starts the agent if there is no launcher");
       }
-      if (!isFinished()) pause(kRetryMs);
+      if (!isFinished()) pause(kRetryIntervalMs);
     }
   } catch (const Failure& failure) {
     rejectJoin(failure.code(), failure.what());
   } catch (const std::exception& error) {
-    end(std::string("invalid frame from the agent: ") + error.what());
+    endConnection(std::string("invalid frame from the agent: ") + error.what());
   }
   const Lock lock(mutex_);
   socket_.close();
@@ -211,8 +208,8 @@ bool AgentClient::connect() {
   frame.name = options_.world;
   frame.attempt = options_.attempt;
   frame.size = options_.size;
-  frame.timeoutMs = milliseconds(options_.timeoutNs);
-  frame.remainingMs = milliseconds(deadline_ - monotonicNs());
+  frame.timeoutMs = toMilliseconds(options_.timeoutNs);
+  frame.remainingMs = toMilliseconds(deadline_ - monotonicNs());
   frame.members.push_back({options_.rank, static_cast<int32_t>(getpid()), 0});
   Hello hello;
   hello.secret = options_.secret;
@@ -229,41 +226,42 @@ void AgentClient::pause(int timeoutMs) {
 }
 
 /// Until the connection ends. Before the rank has joined, another agent may take its place.
-void AgentClient::serve() {
-  for (bool open = true; open && !isFinished();) {
+void AgentClient::serveConnection() {
+  for (bool isOpen = true; isOpen && !isFinished();) {
     pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
-    bool joined = false;
+    bool isJoined = false;
     {
       const Lock lock(mutex_);
-      joined = state_ == State::Joined;
+      isJoined = state_ == State::Joined;
       entries[1].fd = socket_.fd();
-      if (socket_.unsent() > 0) entries[1].events |= POLLOUT;
+      if (socket_.unsentBytes() > 0) entries[1].events |= POLLOUT;
     }
-    if (!joined && hasTimedOut(kAgentReportGraceNs)) {
-      return rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(options_.timeoutNs) +
-                                                ": the agent at " + options_.path + " does not respond");
+    if (!isJoined && hasJoinTimedOut(kAgentReportGraceNs)) {
+      return rejectJoin(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " +
+                                                    formatSeconds(options_.timeoutNs) + ": the agent at " +
+                                                    options_.path + " does not respond");
     }
     const int64_t waitNs = deadline_ + kAgentReportGraceNs - monotonicNs() + 1'000'000;
-    poll(entries, 2, joined ? -1 : static_cast<int>(milliseconds(waitNs)));
+    poll(entries, 2, isJoined ? -1 : static_cast<int>(toMilliseconds(waitNs)));
     if (entries[0].revents) wake_.reset();
     if (!entries[1].revents) continue;
     {
       const Lock lock(mutex_);
       socket_.flush();
-      open = socket_.receive();
+      isOpen = socket_.receive();
     }
     for (auto content = socket_.next(); content.data; content = socket_.next()) handleFrame(content);
   }
-  bool joined = false;
+  bool isJoined = false;
   {
     const Lock lock(mutex_);
-    joined = state_ == State::Joined;
+    isJoined = state_ == State::Joined;
   }
-  if (joined && !isFinished()) end("the connection to the agent was closed");
+  if (isJoined && !isFinished()) endConnection("the connection to the agent was closed");
 }
 
 /// The control plane is gone. After `leave` that is what the rank waits for.
-void AgentClient::end(const std::string& reason) {
+void AgentClient::endConnection(const std::string& reason) {
   bool hasLeft = false;
   {
     const Lock lock(mutex_);
@@ -275,7 +273,7 @@ void AgentClient::end(const std::string& reason) {
           failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: lost the connection to the agent of this host: " + reason);
     }
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
   if (!hasLeft) deliver([reason](ControlListener& listener) { listener.onControlLost(reason); });
 }
 
@@ -284,13 +282,13 @@ void AgentClient::rejectJoin(MosaicFailureCode code, const std::string& message)
     const Lock lock(mutex_);
     joinFailure_ = failureRecord(code, message);
   }
-  end(message);
+  endConnection(message);
 }
 
 void AgentClient::deliver(Event event) {
   const std::lock_guard lock(listenerMutex_);
   if (listener_) event(*listener_);
-  else if (!detached_) queuedEvents_.push_back(std::move(event));
+  else if (!isDetached_) queuedEvents_.push_back(std::move(event));
 }
 
 }  // namespace mosaic

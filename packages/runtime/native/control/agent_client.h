@@ -46,24 +46,24 @@ class AgentClient : public ControlPlane {
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
   /// Returns once the agent has acknowledged it, so that the process may end: at once, and after 0.5 s at the latest.
-  void leave(const std::string& last) override;
+  void leave(const std::string& lastOperation) override;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Event = std::function<void(ControlListener&)>;
   enum class State { Connecting, Joined, Ended };
   struct PendingGet {
-    uint32_t callers = 0;
+    uint32_t callerCount = 0;
     std::optional<std::string> value;
   };
 
   void run();
   bool connect();
-  void serve();
+  void serveConnection();
   bool isFinished();
-  bool hasTimedOut(int64_t graceNs) const;
-  void pause(int milliseconds);
-  void end(const std::string& reason);
+  bool hasJoinTimedOut(int64_t graceNs) const;
+  void pause(int timeoutMs);
+  void endConnection(const std::string& reason);
   void rejectJoin(MosaicFailureCode code, const std::string& message);
   void wake() const { wake_.signal(); }
   void send(const std::string& frame);
@@ -78,20 +78,20 @@ class AgentClient : public ControlPlane {
   void replyCallLog(const control::CallLogQuery& query);
   /// The value of a key once it arrives; nothing where one of the conditions below, or `isFinished`, is true before.
   template <typename Condition>
-  std::optional<std::string> awaitValue(const std::string& key, int64_t timeoutNs, Condition isFinished);
+  std::optional<std::string> waitForValue(const std::string& key, int64_t timeoutNs, Condition isFinished);
 
   const AgentOptions options_;
   const EventFd wake_;
   int64_t deadline_ = 0;  // of `join`; constant once the thread runs
 
   std::mutex mutex_;  // guards what follows, up to the listener's
-  std::condition_variable changed_;
+  std::condition_variable stateChanged_;
   control::AgentSocket socket_;
   State state_ = State::Connecting;
   std::optional<MosaicFailure> joinFailure_;    // why there is no joining
   std::optional<MosaicFailure> peerFailure_;  // the first; `get` fails with it
   std::map<std::string, PendingGet> pendingGets_;
-  bool isLeaving_ = false, stop_ = false, interrupted_ = false;
+  bool isLeaving_ = false, isStopped_ = false, isInterrupted_ = false;
 
   // Written before State::Joined, constant from then on.
   std::vector<Member> members_;
@@ -99,7 +99,7 @@ class AgentClient : public ControlPlane {
 
   std::mutex listenerMutex_;  // held while the listener is called; taken before mutex_
   ControlListener* listener_ = nullptr;
-  bool detached_ = false;
+  bool isDetached_ = false;
   std::vector<Event> queuedEvents_;  // what happened before `attach`; each is called once
 
   std::thread thread_;

@@ -12,12 +12,12 @@ using namespace control;
 namespace {
 
 /// What peers and agents sent is data: codes and activities that do not exist become others.
-MosaicFailureCode codeOf(int32_t code) {
-  const bool exists = code > MOSAIC_FAILURE_NONE && code <= MOSAIC_FAILURE_OUT_OF_MEMORY;
-  return exists ? static_cast<MosaicFailureCode>(code) : MOSAIC_FAILURE_DEVICE;
+MosaicFailureCode toFailureCode(int32_t code) {
+  const bool isKnown = code > MOSAIC_FAILURE_NONE && code <= MOSAIC_FAILURE_OUT_OF_MEMORY;
+  return isKnown ? static_cast<MosaicFailureCode>(code) : MOSAIC_FAILURE_DEVICE;
 }
 
-Position::Activity activityOf(uint8_t activity) {
+Position::Activity toActivity(uint8_t activity) {
   return static_cast<Position::Activity>(std::min(activity, static_cast<uint8_t>(Position::Activity::Unknown)));
 }
 
@@ -56,10 +56,9 @@ void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
       return onMemberTable(MOSAIC_READ(MemberTable));
     case Refused::kType: {
       const auto frame = MOSAIC_READ(Refused);
-      return rejectJoin(codeOf(frame.code), "connect: " + frame.message);
+      return rejectJoin(toFailureCode(frame.code), "connect: " + frame.message);
     }
-    case Closed::kType:
-      return end(MOSAIC_READ(Closed).reason);
+    case Closed::kType: return endConnection(MOSAIC_READ(Closed).reason);
     case ValueMessage::kType:
       return onValue(MOSAIC_READ(ValueMessage));
     case Exited::kType:
@@ -88,10 +87,10 @@ void AgentClient::handleFrame(const AgentSocket::FrameContent& content) {
       std::vector<Position> positions;
       const auto frame = MOSAIC_READ(Positions);
       RankRangeDecoder ranks(options_.size);
-      for (const RankPosition& at : frame.positions) {
-        for (const uint32_t rank : ranks.decode(at.ranks)) {
-          positions.push_back({rank, activityOf(at.activity), at.group, at.sequence, at.index, at.operation,
-                               at.description, at.last});
+      for (const RankPosition& position : frame.positions) {
+        for (const uint32_t rank : ranks.decode(position.ranks)) {
+          positions.push_back({rank, toActivity(position.activity), position.group, position.sequence, position.index,
+                               position.operation, position.description, position.last});
         }
       }
       std::sort(positions.begin(), positions.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
@@ -128,16 +127,16 @@ void AgentClient::onMemberTable(MemberTable frame) {
     hosts_ = std::move(frame.hosts);
     state_ = State::Joined;
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
 }
 
 void AgentClient::onValue(ValueMessage frame) {
   {
     const Lock lock(mutex_);
-    const auto found = pendingGets_.find(frame.key);
-    if (found != pendingGets_.end()) found->second.value = std::move(frame.value.bytes);
+    const auto entry = pendingGets_.find(frame.key);
+    if (entry != pendingGets_.end()) entry->second.value = std::move(frame.value.bytes);
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
 }
 
 void AgentClient::onLost(const Lost& frame) {
@@ -145,7 +144,7 @@ void AgentClient::onLost(const Lost& frame) {
   for (const Loss& loss : frame.losses) {
     for (const uint32_t rank : ranks.decode(loss.ranks)) {
       if (rank == options_.rank) continue;
-      const std::string process = processOf(rank, loss.reason);
+      const std::string process = describeProcess(rank, loss.reason);
       {
         const Lock lock(mutex_);
         const std::string text = "connect: " + process + " exited while the ranks were connecting";
@@ -154,7 +153,7 @@ void AgentClient::onLost(const Lost& frame) {
       deliver([rank, process](ControlListener& listener) { listener.onPeerLost(rank, process); });
     }
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
 }
 
 void AgentClient::onFailed(const Failed& frame) {
@@ -163,12 +162,12 @@ void AgentClient::onFailed(const Failed& frame) {
                         std::to_string(frame.rank));
   }
   if (frame.rank == options_.rank) return;
-  const MosaicFailure cause = failureRecord(codeOf(frame.code), frame.message);
+  const MosaicFailure cause = failureRecord(toFailureCode(frame.code), frame.message);
   {
     const Lock lock(mutex_);
     if (!peerFailure_) peerFailure_ = cause;
   }
-  changed_.notify_all();
+  stateChanged_.notify_all();
   deliver([rank = frame.rank, cause](ControlListener& listener) { listener.onPeerFailed(rank, cause); });
 }
 
@@ -177,20 +176,21 @@ void AgentClient::replyPosition(const PositionsQuery& query) {
   reply.query = query.query;
   {
     const std::lock_guard lock(listenerMutex_);
-    if (!detached_) {
-      Position at;
-      at.activity = Position::Activity::Idle;
+    if (!isDetached_) {
+      Position position;
+      position.activity = Position::Activity::Idle;
       std::vector<RankMetrics> metrics;
       if (listener_ && query.metrics != 0) {
-        Metrics sampled;
-        std::tie(at, sampled) = listener_->sample();
-        const auto& [time, steps, step, sinceStep, waiting, sent, received, reserved, peak, resident] = sampled;
-        metrics.push_back({time, steps, step, sinceStep, waiting, sent, received, reserved, peak, resident});
+        Metrics sampledMetrics;
+        std::tie(position, sampledMetrics) = listener_->sample();
+        const auto& [time, steps, step, sinceStep, waitedNs, sent, received, reserved, peak, resident] = sampledMetrics;
+        metrics.push_back({time, steps, step, sinceStep, waitedNs, sent, received, reserved, peak, resident});
       } else if (listener_) {
-        at = listener_->position();
+        position = listener_->position();
       }
-      reply.positions.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(at.activity), at.group,
-                                 at.sequence, at.index, at.operation, at.description, at.last, std::move(metrics)});
+      reply.positions.push_back({RankRanges::of({options_.rank}), static_cast<uint8_t>(position.activity),
+                                 position.group, position.sequence, position.index, position.operation,
+                                 position.description, position.last, std::move(metrics)});
     }
   }
   send(encode(reply));

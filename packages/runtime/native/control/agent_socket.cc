@@ -15,12 +15,12 @@ namespace mosaic::control {
 
 namespace {
 
-constexpr size_t kReadBytes = 16384;
-constexpr size_t kRetainedCapacity = 65536;
+constexpr size_t kReadChunkBytes = 16384;
+constexpr size_t kMaxRetainedBytes = 65536;
 
 bool wouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-uid_t ownerOf(int fd) {
+uid_t getPeerUid(int fd) {
   ucred peer{};
   socklen_t length = sizeof peer;
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 ? peer.uid : static_cast<uid_t>(-1);
@@ -46,7 +46,7 @@ bool AgentSocket::connect(const std::string& path) {
     close();
     return false;
   }
-  if (ownerOf(fd_) != getuid()) {
+  if (getPeerUid(fd_) != getuid()) {
     close();
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the agent at " + path + " belongs to another user");
   }
@@ -55,68 +55,68 @@ bool AgentSocket::connect(const std::string& path) {
 
 void AgentSocket::close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  in_.clear();
-  out_.clear();
-  read_ = sent_ = 0;
-  finished_ = false;
+  inBuffer_.clear();
+  outBuffer_.clear();
+  readOffset_ = sentOffset_ = 0;
+  isFinished_ = false;
 }
 
 void AgentSocket::send(const std::string& frame) {
-  if (!isOpen() || finished_) return;
-  out_ += frame;
+  if (!isOpen() || isFinished_) return;
+  outBuffer_ += frame;
   flush();
 }
 
 void AgentSocket::flush() {
-  while (isOpen() && sent_ < out_.size()) {
-    const ssize_t count = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+  while (isOpen() && sentOffset_ < outBuffer_.size()) {
+    const ssize_t count = ::send(fd_, outBuffer_.data() + sentOffset_, outBuffer_.size() - sentOffset_, MSG_NOSIGNAL);
     if (count > 0) {
-      sent_ += static_cast<size_t>(count);
+      sentOffset_ += static_cast<size_t>(count);
     } else if (wouldBlock()) {
       return;
     } else {
       // What came before the end is still to be read; reading finds the end.
-      sent_ = out_.size();
+      sentOffset_ = outBuffer_.size();
     }
   }
-  out_.clear();
-  sent_ = 0;
-  if (out_.capacity() > kRetainedCapacity) out_.shrink_to_fit();
-  if (finished_ && isOpen()) shutdown(fd_, SHUT_WR);
+  outBuffer_.clear();
+  sentOffset_ = 0;
+  if (outBuffer_.capacity() > kMaxRetainedBytes) outBuffer_.shrink_to_fit();
+  if (isFinished_ && isOpen()) shutdown(fd_, SHUT_WR);
 }
 
 void AgentSocket::finish() {
-  finished_ = true;
+  isFinished_ = true;
   flush();
 }
 
 bool AgentSocket::receive() {
-  if (read_ == in_.size()) {
-    in_.clear();
-    if (in_.capacity() > kRetainedCapacity) in_.shrink_to_fit();
+  if (readOffset_ == inBuffer_.size()) {
+    inBuffer_.clear();
+    if (inBuffer_.capacity() > kMaxRetainedBytes) inBuffer_.shrink_to_fit();
   } else {
-    in_.erase(0, read_);
+    inBuffer_.erase(0, readOffset_);
   }
-  read_ = 0;
-  const size_t before = in_.size();
-  in_.resize(before + kReadBytes);
-  const ssize_t count = recv(fd_, in_.data() + before, kReadBytes, 0);
-  const bool blocked = count < 0 && wouldBlock();
-  in_.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
-  return count > 0 || blocked;
+  readOffset_ = 0;
+  const size_t oldSize = inBuffer_.size();
+  inBuffer_.resize(oldSize + kReadChunkBytes);
+  const ssize_t count = recv(fd_, inBuffer_.data() + oldSize, kReadChunkBytes, 0);
+  const bool hasNoData = count < 0 && wouldBlock();
+  inBuffer_.resize(oldSize + static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  return count > 0 || hasNoData;
 }
 
 AgentSocket::FrameContent AgentSocket::next() {
   uint32_t length = 0;
-  if (in_.size() - read_ < sizeof length) return {};
-  std::memcpy(&length, in_.data() + read_, sizeof length);
+  if (inBuffer_.size() - readOffset_ < sizeof length) return {};
+  std::memcpy(&length, inBuffer_.data() + readOffset_, sizeof length);
   if (length == 0 || length > kMaxFrameBytes) {
     throw ProtocolError("expected a frame of 1 to " + std::to_string(kMaxFrameBytes) + " bytes, received " +
                         std::to_string(length));
   }
-  if (in_.size() - read_ - sizeof length < length) return {};
-  const FrameContent content{in_.data() + read_ + sizeof length, length};
-  read_ += sizeof length + length;
+  if (inBuffer_.size() - readOffset_ - sizeof length < length) return {};
+  const FrameContent content{inBuffer_.data() + readOffset_ + sizeof length, length};
+  readOffset_ += sizeof length + length;
   return content;
 }
 

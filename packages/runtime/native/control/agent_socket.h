@@ -25,7 +25,7 @@ class AgentSocket {
   void flush();
   /// Nothing more will be sent: the agent reads the end once it has read everything.
   void finish();
-  size_t unsent() const { return out_.size() - sent_; }
+  size_t unsentBytes() const { return outBuffer_.size() - sentOffset_; }
 
   /// Reads what has arrived; false once the agent has closed the connection.
   bool receive();
@@ -39,9 +39,9 @@ class AgentSocket {
 
  private:
   int fd_ = -1;
-  std::string in_, out_;
-  size_t read_ = 0, sent_ = 0;
-  bool finished_ = false;
+  std::string inBuffer_, outBuffer_;
+  size_t readOffset_ = 0, sentOffset_ = 0;
+  bool isFinished_ = false;
 };
 
 }  // namespace mosaic::control

@@ -9,43 +9,42 @@ namespace mosaic {
 std::string rankName(uint32_t rank) { return "rank " + std::to_string(rank); }
 
 namespace {
-constexpr const char* kSameCalls =
+constexpr const char* kSameCallsHint =
     "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 }  // namespace
 
-std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB) {
+std::string mismatchText(uint32_t a, std::string callA, uint32_t b, std::string callB) {
   if (a > b) {
     std::swap(a, b);
-    std::swap(callOfA, callOfB);
+    std::swap(callA, callB);
   }
-  return rankName(a) + " is at " + callOfA + ", " + rankName(b) + " at " + callOfB + kSameCalls;
+  return rankName(a) + " is at " + callA + ", " + rankName(b) + " at " + callB + kSameCallsHint;
 }
 
 std::string unloggedMismatchText(uint32_t a, uint32_t b) {
   return "ranks " + std::to_string(std::min(a, b)) + " and " + std::to_string(std::max(a, b)) +
-         " diverged at a collective that is no longer in the call log" + kSameCalls;
+         " diverged at a collective that is no longer in the call log" + kSameCallsHint;
 }
 
-std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
-                            const std::vector<CallRecord>& callsOfB) {
-  std::optional<std::string> lastEqualCall;
-  for (const CallRecord& callOfA : callsOfA) {
-    for (const CallRecord& callOfB : callsOfB) {
-      if (callOfA.index != callOfB.index || callOfA.history == callOfB.history) continue;
-      if (callOfA.description != callOfB.description)
-        return mismatchText(a, callOfA.description, b, callOfB.description);
+std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsA, uint32_t b,
+                            const std::vector<CallRecord>& callsB) {
+  std::optional<std::string> equalCallsText;
+  for (const CallRecord& callA : callsA) {
+    for (const CallRecord& callB : callsB) {
+      if (callA.index != callB.index || callA.history == callB.history) continue;
+      if (callA.description != callB.description) return mismatchText(a, callA.description, b, callB.description);
       // Calls that read the same after others that differed, or that differ in shares, which are not described.
-      if (!lastEqualCall) lastEqualCall = mismatchText(a, callOfA.description, b, callOfB.description);
+      if (!equalCallsText) equalCallsText = mismatchText(a, callA.description, b, callB.description);
     }
   }
-  return lastEqualCall ? *lastEqualCall : unloggedMismatchText(a, b);
+  return equalCallsText ? *equalCallsText : unloggedMismatchText(a, b);
 }
 
-std::string ControlPlane::processOf(uint32_t rank, const std::string& reason) const {
-  const auto& all = members();
-  if (rank >= all.size()) return rankName(rank);
-  std::string text = rankName(rank) + " (pid " + std::to_string(all[rank].pid);
-  if (hosts().size() > 1) text += " on " + hosts()[all[rank].host];
+std::string ControlPlane::describeProcess(uint32_t rank, const std::string& reason) const {
+  const auto& allMembers = members();
+  if (rank >= allMembers.size()) return rankName(rank);
+  std::string text = rankName(rank) + " (pid " + std::to_string(allMembers[rank].pid);
+  if (hosts().size() > 1) text += " on " + hosts()[allMembers[rank].host];
   if (!reason.empty()) text += "; " + reason;
   return text + ")";
 }

@@ -47,7 +47,7 @@ struct Position {
 struct Metrics {
   uint64_t time = 0;                        // CLOCK_MONOTONIC at the sample
   uint64_t steps = 0, step = 0, sinceStep = 0;  // marked; the last one; since the last mark
-  uint64_t waiting = 0;                     // the device has waited for collectives: RankCounters
+  uint64_t waitedNs = 0;                        // the device has waited for collectives: RankCounters
   uint64_t bytesSent = 0, bytesReceived = 0;
   uint64_t reserved = 0, peak = 0;          // device memory at the last mark
   uint64_t resident = 0;                    // of the process
@@ -63,13 +63,13 @@ struct CallRecord {
 std::string rankName(uint32_t rank);
 
 /// `rank 0 is at <a>, rank 1 at <b>; all ranks of a group must call …`: the lower rank first.
-std::string mismatchText(uint32_t a, std::string callOfA, uint32_t b, std::string callOfB);
+std::string mismatchText(uint32_t a, std::string callA, uint32_t b, std::string callB);
 /// The same where the calls that differ are in no log any more.
 std::string unloggedMismatchText(uint32_t a, uint32_t b);
 
 /// The same of the first calls in which the logs of two ranks differ.
-std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsOfA, uint32_t b,
-                            const std::vector<CallRecord>& callsOfB);
+std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsA, uint32_t b,
+                            const std::vector<CallRecord>& callsB);
 
 /// What a control plane delivers to one rank. Called on any thread; must neither block nor call the control plane
 /// back.
@@ -113,7 +113,7 @@ class ControlPlane {
   /// Names of the hosts, by their numbers; empty where all ranks are in this process.
   virtual const std::vector<std::string>& hosts() const = 0;
   /// `rank 2 (pid 71 on n1; reason)`: the host where there are several, the reason where there is one.
-  std::string processOf(uint32_t rank, const std::string& reason = "") const;
+  std::string describeProcess(uint32_t rank, const std::string& reason = "") const;
   /// Whether one host thread drives all ranks: then a call of one rank must not block until another rank's.
   virtual bool isSingleThreaded() const = 0;
   /// Any thread, for good: `join`, `get` and `find` fail from now on, those under way at once.
@@ -145,7 +145,7 @@ class ControlPlane {
   /// Requests the positions of some ranks.
   virtual void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) = 0;
   /// This rank closes in order; `last` is its last operation. Nothing may be called after it but the destructor.
-  virtual void leave(const std::string& last) = 0;
+  virtual void leave(const std::string& lastOperation) = 0;
 
  protected:
   /// Throws Failure for what `put` does not take.

@@ -293,7 +293,7 @@ Frame decode(const char* data, size_t size) {
   FieldReader reader(data, size);
   Frame frame;
   Frame::fields(reader, frame);
-  if (!reader.done()) throw ProtocolError("expected the end of the frame after its last field, received more bytes");
+  if (!reader.isDone()) throw ProtocolError("expected the end of the frame after its last field, received more bytes");
   return frame;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxLoggedCalls = 64;
 
-std::vector<Member> membersOn(const std::vector<uint32_t>& hosts, uint32_t size) {
+std::vector<Member> makeMembers(const std::vector<uint32_t>& hosts, uint32_t size) {
   std::vector<Member> members(size, Member{0, static_cast<int32_t>(getpid())});
   for (size_t rank = 0; rank < std::min(members.size(), hosts.size()); rank++) members[rank].host = hosts[rank];
   return members;
@@ -22,7 +22,7 @@ std::vector<Member> membersOn(const std::vector<uint32_t>& hosts, uint32_t size)
 }  // namespace
 
 InProcessWorld::InProcessWorld(uint32_t size, int64_t timeoutNs, const std::vector<uint32_t>& hosts)
-    : size_(size), timeoutNs_(timeoutNs), members_(membersOn(hosts, size)), ranks_(size) {}
+    : size_(size), timeoutNs_(timeoutNs), members_(makeMembers(hosts, size)), ranks_(size) {}
 
 InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32_t rank)
     : world_(std::move(world)), rank_(rank) {
@@ -31,10 +31,10 @@ InProcessControl::InProcessControl(std::shared_ptr<InProcessWorld> world, uint32
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: expected a rank below the world size " +
                                                std::to_string(world_->size_) + ", received " + rankName(rank));
   }
-  if (world_->ranks_[rank].joined) {
+  if (world_->ranks_[rank].hasJoined) {
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: " + rankName(rank) + " has already joined");
   }
-  world_->ranks_[rank].joined = true;
+  world_->ranks_[rank].hasJoined = true;
 }
 
 InProcessControl::~InProcessControl() {
@@ -43,58 +43,58 @@ InProcessControl::~InProcessControl() {
   if (hasLeft_) return;
   InProcessWorld::Rank& self = world_->ranks_[rank_];
   // One that never took part may be opened again.
-  self.joined = self.lost = hasJoined_;
+  self.hasJoined = self.isLost = hasJoined_;
   if (!hasJoined_) return;
-  notifyOthers([&](ControlListener& listener) { listener.onPeerLost(rank_, processOf(rank_)); });
-  world_->changed_.notify_all();
+  notifyPeers([&](ControlListener& listener) { listener.onPeerLost(rank_, describeProcess(rank_)); });
+  world_->stateChanged_.notify_all();
 }
 
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
 void InProcessControl::join() {
   const Lock lock(world_->mutex_);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
+  if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   hasJoined_ = true;
 }
 
 void InProcessControl::interrupt() {
   const Lock lock(world_->mutex_);
-  interrupted_ = true;
-  world_->changed_.notify_all();
+  isInterrupted_ = true;
+  world_->stateChanged_.notify_all();
 }
 
 void InProcessControl::put(const std::string& key, const std::string& value) {
   checkValue(key, value);
   const Lock lock(world_->mutex_);
   world_->values_.try_emplace(key, value);
-  world_->changed_.notify_all();
+  world_->stateChanged_.notify_all();
 }
 
 std::optional<MosaicFailure> InProcessControl::peerFailure() const {
   if (world_->failure_ && world_->failure_->first != rank_) return world_->failure_->second;
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
-    if (!world_->ranks_[peer].lost) continue;
+    if (!world_->ranks_[peer].isLost) continue;
     return failureRecord(MOSAIC_FAILURE_PEER_LOST,
-                         "connect: " + processOf(peer) + " exited while the ranks were connecting");
+                         "connect: " + describeProcess(peer) + " exited while the ranks were connecting");
   }
   return std::nullopt;
 }
 
 std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
-  const auto isFinished = [&] { return interrupted_ || world_->values_.contains(key) || peerFailure(); };
-  world_->changed_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
-  if (interrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
-  if (const auto found = world_->values_.find(key); found != world_->values_.end()) return found->second;
+  const auto isFinished = [&] { return isInterrupted_ || world_->values_.contains(key) || peerFailure(); };
+  world_->stateChanged_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
+  if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
+  if (const auto entry = world_->values_.find(key); entry != world_->values_.end()) return entry->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
-  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + seconds(world_->timeoutNs_) +
+  throw Failure(MOSAIC_FAILURE_TIMEOUT, "connect: rendezvous timed out after " + formatSeconds(world_->timeoutNs_) +
                                             ": not all ranks of this process have connected");
 }
 
 /// What a rank has put is here at once.
 std::optional<std::string> InProcessControl::find(const std::string& key, int64_t) {
   const Lock lock(world_->mutex_);
-  const auto found = world_->values_.find(key);
-  return found == world_->values_.end() ? std::nullopt : std::optional(found->second);
+  const auto entry = world_->values_.find(key);
+  return entry == world_->values_.end() ? std::nullopt : std::optional(entry->second);
 }
 
 void InProcessControl::attach(ControlListener* listener) {
@@ -104,8 +104,8 @@ void InProcessControl::attach(ControlListener* listener) {
     listener->onPeerFailed(world_->failure_->first, world_->failure_->second);
   }
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
-    if (world_->ranks_[peer].exited) listener->onPeerExited(peer);
-    if (world_->ranks_[peer].lost) listener->onPeerLost(peer, processOf(peer));
+    if (world_->ranks_[peer].hasExited) listener->onPeerExited(peer);
+    if (world_->ranks_[peer].isLost) listener->onPeerLost(peer, describeProcess(peer));
   }
 }
 
@@ -115,7 +115,7 @@ void InProcessControl::detach() {
 }
 
 template <typename Deliver>
-void InProcessControl::notifyOthers(Deliver deliver) {
+void InProcessControl::notifyPeers(Deliver deliver) {
   for (uint32_t peer = 0; peer < world_->size_; peer++) {
     ControlListener* listener = world_->ranks_[peer].listener;
     if (peer != rank_ && listener) deliver(*listener);
@@ -126,28 +126,28 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
   const Lock lock(world_->mutex_);
   if (world_->failure_) return;
   world_->failure_ = {rank_, cause};
-  world_->changed_.notify_all();
-  notifyOthers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
+  world_->stateChanged_.notify_all();
+  notifyPeers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
 }
 
 void InProcessControl::reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>&) {
   const Lock lock(world_->mutex_);
   auto& calls = world_->calls_[group];
-  const auto [found, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
-  if (!isFirst && found->second.history != history) reportMismatch(group, found->second.rank, rank_);
+  const auto [entry, isFirst] = calls.try_emplace(index, InProcessWorld::ReportedCall{history, rank_});
+  if (!isFirst && entry->second.history != history) reportMismatch(group, entry->second.rank, rank_);
   // A history covers all calls before it, so the latest suffice.
   if (calls.size() > kMaxLoggedCalls) calls.erase(calls.begin());
 }
 
 void InProcessControl::reportMismatch(uint64_t group, uint32_t a, uint32_t b) {
-  if (!world_->mismatched_.insert(group).second) return;
-  const auto callsOf = [&](uint32_t rank) {
+  if (!world_->mismatchedGroups_.insert(group).second) return;
+  const auto getCalls = [&](uint32_t rank) {
     ControlListener* listener = world_->ranks_[rank].listener;
     return listener ? listener->calls(group) : std::vector<CallRecord>();
   };
-  const std::string message = mismatchMessage(a, callsOf(a), b, callsOf(b));
-  for (const InProcessWorld::Rank& each : world_->ranks_) {
-    if (each.listener) each.listener->onMismatch(group, message);
+  const std::string message = mismatchMessage(a, getCalls(a), b, getCalls(b));
+  for (const InProcessWorld::Rank& peer : world_->ranks_) {
+    if (peer.listener) peer.listener->onMismatch(group, message);
   }
 }
 
@@ -170,11 +170,11 @@ void InProcessControl::requestPositions(uint64_t request, const std::vector<uint
   for (const uint32_t rank : ranks) {
     const InProcessWorld::Rank& peer = world_->ranks_[rank];
     Position position;
-    if (peer.lost) {
+    if (peer.isLost) {
       position.activity = Position::Activity::Failed;
-    } else if (peer.exited) {
+    } else if (peer.hasExited) {
       position.activity = Position::Activity::Exited;
-      position.last = peer.last;
+      position.last = peer.lastOperation;
     } else if (peer.listener) {
       position = peer.listener->position();
     } else {
@@ -186,12 +186,12 @@ void InProcessControl::requestPositions(uint64_t request, const std::vector<uint
   if (ControlListener* self = world_->ranks_[rank_].listener) self->onPositions(request, std::move(positions));
 }
 
-void InProcessControl::leave(const std::string& last) {
+void InProcessControl::leave(const std::string& lastOperation) {
   const Lock lock(world_->mutex_);
   hasLeft_ = true;
-  world_->ranks_[rank_].exited = true;
-  world_->ranks_[rank_].last = last;
-  notifyOthers([&](ControlListener& listener) { listener.onPeerExited(rank_); });
+  world_->ranks_[rank_].hasExited = true;
+  world_->ranks_[rank_].lastOperation = lastOperation;
+  notifyPeers([&](ControlListener& listener) { listener.onPeerExited(rank_); });
 }
 
 }  // namespace mosaic

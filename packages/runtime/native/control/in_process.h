@@ -21,8 +21,8 @@ class InProcessWorld {
   friend class InProcessControl;
 
   struct Rank {
-    bool joined = false, exited = false, lost = false;
-    std::string last;
+    bool hasJoined = false, hasExited = false, isLost = false;
+    std::string lastOperation;
     ControlListener* listener = nullptr;
   };
   struct Split {
@@ -40,13 +40,13 @@ class InProcessWorld {
 
   // Recursive: a rank whose listener is called under it may be detached by that call, on the same thread.
   std::recursive_mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable_any stateChanged_;
   std::vector<Rank> ranks_;
   std::map<std::string, std::string> values_;
   std::optional<std::pair<uint32_t, MosaicFailure>> failure_;
   std::map<std::pair<uint64_t, uint64_t>, Split> splits_;     // by group and index
   std::map<uint64_t, std::map<uint64_t, ReportedCall>> calls_;    // by group, by index
-  std::set<uint64_t> mismatched_;                             // groups
+  std::set<uint64_t> mismatchedGroups_;                           // groups
 };
 
 class InProcessControl : public ControlPlane {
@@ -68,7 +68,7 @@ class InProcessControl : public ControlPlane {
   void reportCall(uint64_t group, uint64_t index, uint64_t history, const std::vector<uint32_t>& ranks = {}) override;
   void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) override;
   void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) override;
-  void leave(const std::string& last) override;
+  void leave(const std::string& lastOperation) override;
 
  private:
   using Lock = std::unique_lock<std::recursive_mutex>;
@@ -76,12 +76,12 @@ class InProcessControl : public ControlPlane {
   /// Under the lock: why the ranks cannot connect any more, if so.
   std::optional<MosaicFailure> peerFailure() const;
   template <typename Deliver>
-  void notifyOthers(Deliver deliver);
+  void notifyPeers(Deliver deliver);
 
   const std::shared_ptr<InProcessWorld> world_;
   const uint32_t rank_;
   // Under the world's lock.
-  bool interrupted_ = false, hasJoined_ = false, hasLeft_ = false;
+  bool isInterrupted_ = false, hasJoined_ = false, hasLeft_ = false;
 };
 
 }  // namespace mosaic

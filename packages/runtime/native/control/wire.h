@@ -50,16 +50,16 @@ struct RankRanges {
     return ranges;
   }
   std::vector<uint32_t> ranks() const {
-    std::vector<uint32_t> all;
+    std::vector<uint32_t> result;
     for (const RankRange& range : ranges) {
-      for (uint32_t i = 0; i < range.count; i++) all.push_back(range.first + i);
+      for (uint32_t i = 0; i < range.count; i++) result.push_back(range.first + i);
     }
-    return all;
+    return result;
   }
 };
 
 template <typename T>
-constexpr bool isScalar = std::is_integral_v<T>;
+constexpr bool isIntegral = std::is_integral_v<T>;
 
 /// Appends the fields of a frame. Records list theirs in `fields(archive, self)`.
 class FieldWriter {
@@ -74,7 +74,7 @@ class FieldWriter {
  private:
   template <typename T>
   void write(const T& x) {
-    if constexpr (isScalar<T>) out_.append(reinterpret_cast<const char*>(&x), sizeof x);
+    if constexpr (isIntegral<T>) out_.append(reinterpret_cast<const char*>(&x), sizeof x);
     else T::fields(*this, x);
   }
   void write(const std::string& x) { append(x.data(), std::min<size_t>(x.size(), kMaxTextBytes)); }
@@ -102,30 +102,30 @@ class FieldWriter {
 /// Reads what FieldWriter wrote. Throws ProtocolError.
 class FieldReader {
  public:
-  FieldReader(const char* data, size_t size) : at_(data), end_(data + size) {}
+  FieldReader(const char* data, size_t size) : next_(data), end_(data + size) {}
 
   template <typename T>
   void operator()(const char*, T& x) {
     read(x);
   }
-  bool done() const { return at_ == end_; }
+  bool isDone() const { return next_ == end_; }
 
  private:
   template <typename T>
   void read(T& x) {
-    if constexpr (isScalar<T>) std::memcpy(&x, consume(sizeof x), sizeof x);
+    if constexpr (isIntegral<T>) std::memcpy(&x, consume(sizeof x), sizeof x);
     else T::fields(*this, x);
   }
-  void read(std::string& x) { x = text(kMaxTextBytes); }
-  void read(Value& x) { x.bytes = text(kMaxValueBytes); }
+  void read(std::string& x) { x = readText(kMaxTextBytes); }
+  void read(Value& x) { x.bytes = readText(kMaxValueBytes); }
   void read(RankRanges& x) {
-    x.ranges.resize(count(2 * sizeof(uint32_t)));
-    uint64_t total = 0;
+    x.ranges.resize(readCount(2 * sizeof(uint32_t)));
+    uint64_t totalRanks = 0;
     for (RankRange& range : x.ranges) {
       read(range.first);
       read(range.count);
-      total += range.count;
-      if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || total > kMaxRanks) {
+      totalRanks += range.count;
+      if (range.count == 0 || uint64_t{range.first} + range.count > kMaxRanks || totalRanks > kMaxRanks) {
         throw ProtocolError("expected ranks below " + std::to_string(kMaxRanks) + ", received " +
                             std::to_string(range.count) + " ranks starting at rank " + std::to_string(range.first));
       }
@@ -133,11 +133,11 @@ class FieldReader {
   }
   template <typename T>
   void read(std::vector<T>& x) {
-    x.resize(count(minBytesOf<T>()));
+    x.resize(readCount(minEncodedBytes<T>()));
     for (T& element : x) read(element);
   }
-  std::string text(uint32_t maxBytes) {
-    const uint32_t length = count(1);
+  std::string readText(uint32_t maxBytes) {
+    const uint32_t length = readCount(1);
     if (length > maxBytes) throw ProtocolError("expected a string of at most " + std::to_string(maxBytes) +
                                                  " bytes, received " + std::to_string(length));
     return {consume(length), length};
@@ -145,28 +145,28 @@ class FieldReader {
 
   /// The fewest bytes that a value takes.
   template <typename T>
-  static size_t minBytesOf() {
-    if constexpr (isScalar<T>) return sizeof(T);
+  static size_t minEncodedBytes() {
+    if constexpr (isIntegral<T>) return sizeof(T);
     else if constexpr (std::is_same_v<T, std::string>) return sizeof(uint32_t);
     else return T::kMinBytes;
   }
-  uint32_t count(size_t minElementBytes) {
+  uint32_t readCount(size_t minElementBytes) {
     uint32_t length = 0;
     read(length);
-    if (uint64_t{length} * minElementBytes > static_cast<uint64_t>(end_ - at_)) {
+    if (uint64_t{length} * minElementBytes > static_cast<uint64_t>(end_ - next_)) {
       throw ProtocolError("expected a list that fits in its frame, received a list of " + std::to_string(length) +
                           " elements");
     }
     return length;
   }
   const char* consume(size_t length) {
-    if (length > static_cast<size_t>(end_ - at_)) {
+    if (length > static_cast<size_t>(end_ - next_)) {
       throw ProtocolError("expected " + std::to_string(length) + " more bytes, received a truncated frame");
     }
-    return std::exchange(at_, at_ + length);
+    return std::exchange(next_, next_ + length);
   }
 
-  const char* at_;
+  const char* next_;
   const char* end_;
 };
 

@@ -20,21 +20,21 @@ class MessageQueues {
   void push(uint32_t peer, MosaicMessage& message) {
     PeerQueue& queue = queues_[peer];
     queue.messages.push_back(&message);
-    if (!std::exchange(queue.isActive, true)) active_.push_back(peer);
+    if (!std::exchange(queue.isActive, true)) activePeers_.push_back(peer);
   }
   /// Calls `step` for each peer that has messages. Whether any returned true.
   template <typename Step>
-  bool forEachActive(Step step) {
-    bool moved = false;
-    std::erase_if(active_, [&](uint32_t peer) {
-      moved |= step(peer);
+  bool forEachActivePeer(Step step) {
+    bool hasProgressed = false;
+    std::erase_if(activePeers_, [&](uint32_t peer) {
+      hasProgressed |= step(peer);
       return !(queues_[peer].isActive = !queues_[peer].messages.empty());
     });
-    return moved;
+    return hasProgressed;
   }
   void clear() {
     for (PeerQueue& queue : queues_) queue = {};
-    active_.clear();
+    activePeers_.clear();
   }
 
  private:
@@ -43,7 +43,7 @@ class MessageQueues {
     bool isActive = false;
   };
   std::vector<PeerQueue> queues_;
-  std::vector<uint32_t> active_;
+  std::vector<uint32_t> activePeers_;
 };
 
 }  // namespace mosaic

@@ -11,14 +11,14 @@
 
 namespace mosaic {
 
-inline constexpr int kOwnProcess = -1, kExited = -2, kUnknown = -3;
+inline constexpr int kOwnProcess = -1, kExitedProcess = -2, kUnknownProcess = -3;
 
-inline int pidfdOf(pid_t pid) {
+inline int openPidfd(pid_t pid) {
   if (pid == getpid()) return kOwnProcess;
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (fd >= 0) return fd;
   // Without pidfds (a sandbox that forbids them) only the control plane observes that a process ends.
-  return errno == ESRCH ? kExited : kUnknown;
+  return errno == ESRCH ? kExitedProcess : kUnknownProcess;
 }
 
 class PeerProcesses {
@@ -33,11 +33,12 @@ class PeerProcesses {
   bool hasExited(size_t rank) const;
 
  private:
-  std::vector<int> pidfds_;  // kOwnProcess: this process; kExited: it had ended; kUnknown: the system gives no pidfd
+  std::vector<int>
+      pidfds_;  // kOwnProcess: this process; kExitedProcess: it had ended; kUnknownProcess: the system gives no pidfd
 };
 
 inline PeerProcesses::PeerProcesses(const std::vector<pid_t>& pids) {
-  for (const pid_t pid : pids) pidfds_.push_back(pidfdOf(pid));
+  for (const pid_t pid : pids) pidfds_.push_back(openPidfd(pid));
 }
 
 inline PeerProcesses::~PeerProcesses() {
@@ -48,7 +49,7 @@ inline PeerProcesses::~PeerProcesses() {
 
 inline bool PeerProcesses::hasExited(size_t rank) const {
   const int fd = pidfds_[rank];
-  if (fd < 0) return fd == kExited;
+  if (fd < 0) return fd == kExitedProcess;
   pollfd entry{fd, POLLIN, 0};
   return poll(&entry, 1, 0) > 0;
 }

@@ -25,24 +25,24 @@ const char* const kLayoutMismatch =
     "connect: expected the shared-memory layout of this Mosaic version from the first rank of this host, received a "
     "different layout; install the same version of Mosaic for all ranks";
 
-uint64_t pairs(uint64_t size) { return size * (size - 1); }
+uint64_t pairCount(uint64_t size) { return size * (size - 1); }
 
 uint64_t channelCapacity(uint64_t size) {
-  const uint64_t channelBytes = kTotalChannelBytes / std::max<uint64_t>(pairs(size), 1);
+  const uint64_t channelBytes = kTotalChannelBytes / std::max<uint64_t>(pairCount(size), 1);
   return std::bit_floor(std::clamp(channelBytes, kMinChannelBytes, kMaxChannelBytes));
 }
 
 uint64_t indexOffset(uint64_t size) { return sizeof(SegmentHeader) + size * sizeof(RankPage); }
 
 uint64_t dataOffset(uint64_t size) {
-  const uint64_t end = indexOffset(size) + pairs(size) * sizeof(ChannelIndex);
+  const uint64_t end = indexOffset(size) + pairCount(size) * sizeof(ChannelIndex);
   return (end + 4095) / 4096 * 4096;
 }
 
-uint64_t segmentBytes(uint64_t size) { return dataOffset(size) + pairs(size) * channelCapacity(size); }
+uint64_t segmentBytes(uint64_t size) { return dataOffset(size) + pairCount(size) * channelCapacity(size); }
 
-std::runtime_error systemError(const std::string& what) {
-  return std::runtime_error(what + ": " + std::strerror(errno));
+std::runtime_error systemError(const std::string& message) {
+  return std::runtime_error(message + ": " + std::strerror(errno));
 }
 
 uint8_t* map(uint64_t bytes, int fd) {
@@ -53,7 +53,7 @@ uint8_t* map(uint64_t bytes, int fd) {
 }
 
 /// Fresh pages are zero, which is what every atomic here begins with: only the header needs to be written.
-void format(uint8_t* base, uint32_t size) {
+void writeHeader(uint8_t* base, uint32_t size) {
   auto* header = new (base) SegmentHeader{};
   header->magic = kSegmentMagic;
   header->size = size;
@@ -63,10 +63,10 @@ void format(uint8_t* base, uint32_t size) {
 
 }  // namespace
 
-std::shared_ptr<Segment> Segment::anonymous(uint32_t size) {
+std::shared_ptr<Segment> Segment::createAnonymous(uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   uint8_t* base = map(bytes, -1);
-  format(base, size);
+  writeHeader(base, size);
   return std::shared_ptr<Segment>(new Segment(base, bytes, -1));
 }
 
@@ -84,7 +84,7 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
     ::close(fd);
     throw;
   }
-  format(base, size);
+  writeHeader(base, size);
   return std::shared_ptr<Segment>(new Segment(base, bytes, fd));
 }
 
@@ -106,7 +106,7 @@ std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   ::close(fd);
   auto segment = std::shared_ptr<Segment>(new Segment(base, bytes, -1));
   if (segment->header().magic != kSegmentMagic || segment->size() != size) throw std::runtime_error(kLayoutMismatch);
-  segment->header().opened++;
+  segment->header().mappedRanks++;
   return segment;
 }
 

@@ -16,7 +16,7 @@ constexpr uint32_t kMaxRanks = 1024;
 struct alignas(4096) RankPage {
   Doorbell doorbell;
   /// It closed in order: what it has sent is there, no more will come.
-  std::atomic<uint32_t> closed{0};
+  std::atomic<uint32_t> isClosed{0};
 };
 
 struct alignas(4096) SegmentHeader {
@@ -24,13 +24,13 @@ struct alignas(4096) SegmentHeader {
   uint32_t size;
   uint64_t capacity;  // bytes of a ring buffer
   uint64_t bytes;
-  std::atomic<uint32_t> opened;  // ranks that have mapped it, but for the one that created it
+  std::atomic<uint32_t> mappedRanks;  // ranks that have mapped it, but for the one that created it
 };
 
 class Segment {
  public:
   /// For threads of this process.
-  static std::shared_ptr<Segment> anonymous(uint32_t size);
+  static std::shared_ptr<Segment> createAnonymous(uint32_t size);
   /// For processes: a sealed memfd, kept open, that others may `open` by `path`.
   static std::shared_ptr<Segment> create(uint32_t size);
   /// Maps what another process of this user created.
@@ -43,7 +43,7 @@ class Segment {
   /// Of the memfd: `/proc/<pid>/fd/<number>`.
   std::string path() const;
   /// All ranks have mapped it.
-  bool isComplete() const { return header().opened + 1 == size(); }
+  bool isMappedByAll() const { return header().mappedRanks + 1 == size(); }
   /// The mapping stays, the descriptor goes.
   void closeFile();
   RankPage& page(uint32_t rank) const { return reinterpret_cast<RankPage*>(base_ + sizeof(SegmentHeader))[rank]; }

@@ -17,10 +17,10 @@ namespace {
 
 // What a message moves before the others get their turn, and before its peer is notified.
 constexpr uint64_t kMaxCopyBytes = 128 << 10;
-constexpr uint64_t kReduceBlock = 4096;  // elements
+constexpr uint64_t kReduceBlockElements = 4096;  // elements
 
 /// Of a message: whether its header has passed through the ring buffer.
-uint64_t& headerMoved(MosaicMessage& message) { return message.transport[0]; }
+uint64_t& headerMovedFlag(MosaicMessage& message) { return message.transport[0]; }
 
 /// Segments of ranks of this process, by the address that rank 0 publishes.
 class InProcessSegments {
@@ -29,13 +29,13 @@ class InProcessSegments {
     const std::lock_guard lock(mutex);
     const auto key = reinterpret_cast<uintptr_t>(segment.get());
     segments[key] = segment;
-    std::erase_if(segments, [](const auto& each) { return each.second.expired(); });
+    std::erase_if(segments, [](const auto& entry) { return entry.second.expired(); });
     return key;
   }
   static std::shared_ptr<Segment> find(uint64_t key) {
     const std::lock_guard lock(mutex);
-    const auto found = segments.find(key);
-    return found == segments.end() ? nullptr : found->second.lock();
+    const auto entry = segments.find(key);
+    return entry == segments.end() ? nullptr : entry->second.lock();
   }
 
  private:
@@ -46,9 +46,9 @@ class InProcessSegments {
 // ── connecting
 
 /// What the ranks of this host exchange while they connect.
-class HostValues {
+class HostStore {
  public:
-  HostValues(MosaicBootstrap& bootstrap, uint32_t firstRank)
+  HostStore(MosaicBootstrap& bootstrap, uint32_t firstRank)
       : bootstrap_(bootstrap), prefix_("shared-memory/" + std::to_string(firstRank) + "/") {}
 
   void put(const std::string& key, const std::string& value) const {
@@ -70,24 +70,25 @@ class HostValues {
 };
 
 /// The first rank creates the segment. Between processes it waits until all have mapped it: it may be the first to end.
-std::shared_ptr<Segment> share(const HostValues& values, uint32_t index, uint32_t size, bool isOneProcess) {
-  constexpr const char *kKey = "segment", *kComplete = "complete";
-  if (index == 0 && isOneProcess) {
-    auto segment = Segment::anonymous(size);
-    values.put(kKey, std::to_string(InProcessSegments::add(segment)));
+std::shared_ptr<Segment> createOrOpenSegment(const HostStore& store, uint32_t localRank, uint32_t size,
+                                             bool isSingleProcess) {
+  constexpr const char *kSegmentKey = "segment", *kCompleteKey = "complete";
+  if (localRank == 0 && isSingleProcess) {
+    auto segment = Segment::createAnonymous(size);
+    store.put(kSegmentKey, std::to_string(InProcessSegments::add(segment)));
     return segment;
   }
-  if (index == 0) {
+  if (localRank == 0) {
     auto segment = Segment::create(size);
-    values.put(kKey, segment->path());
-    values.get(kComplete);
+    store.put(kSegmentKey, segment->path());
+    store.get(kCompleteKey);
     segment->closeFile();
     return segment;
   }
-  const std::string value = values.get(kKey);
-  if (!isOneProcess) {
+  const std::string value = store.get(kSegmentKey);
+  if (!isSingleProcess) {
     auto segment = Segment::open(value, size);
-    if (segment->isComplete()) values.put(kComplete, "");
+    if (segment->isMappedByAll()) store.put(kCompleteKey, "");
     return segment;
   }
   if (auto segment = InProcessSegments::find(std::stoull(value))) return segment;
@@ -98,10 +99,10 @@ std::shared_ptr<Segment> share(const HostValues& values, uint32_t index, uint32_
 
 void SharedMemory::connect(MosaicBootstrap& bootstrap, Wakeup wakeup) {
   std::vector<pid_t> pids;
-  indexOf_.resize(bootstrap.size);
+  localRanks_.resize(bootstrap.size);
   for (uint32_t rank = 0; rank < bootstrap.size; rank++) {
     if (bootstrap.hosts[rank] != bootstrap.hosts[bootstrap.rank]) continue;
-    indexOf_[rank] = static_cast<uint32_t>(ranks_.size());
+    localRanks_[rank] = static_cast<uint32_t>(ranks_.size());
     ranks_.push_back(rank);
     pids.push_back(bootstrap.pids[rank]);
   }
@@ -110,20 +111,20 @@ void SharedMemory::connect(MosaicBootstrap& bootstrap, Wakeup wakeup) {
     throw Failure(MOSAIC_FAILURE_MISMATCH, "connect: the shared-memory transport supports at most " +
                                                std::to_string(kMaxRanks) + " ranks, received " + std::to_string(size));
   }
-  index_ = indexOf_[bootstrap.rank];
+  localRank_ = localRanks_[bootstrap.rank];
   matches_ = bootstrap.matches;
-  const HostValues values(bootstrap, ranks_[0]);
-  if (wakeup == Wakeup::Descriptor) values.put("pipe/" + std::to_string(index_), pipe_.emplace().name());
-  const bool isOneProcess = std::all_of(pids.begin(), pids.end(), [](pid_t pid) { return pid == getpid(); });
-  segment_ = share(values, index_, size, isOneProcess);
+  const HostStore store(bootstrap, ranks_[0]);
+  if (wakeup == Wakeup::Descriptor) store.put("pipe/" + std::to_string(localRank_), pipe_.emplace().name());
+  const bool isSingleProcess = std::all_of(pids.begin(), pids.end(), [](pid_t pid) { return pid == getpid(); });
+  segment_ = createOrOpenSegment(store, localRank_, size, isSingleProcess);
   processes_.emplace(pids);
   sends_.resize(size);
   receives_.resize(size);
   peerPipes_.resize(size);
   for (uint32_t peer = 0; pipe_ && peer < size; peer++) {
-    if (peer != index_) peerPipes_[peer] = WakePipePeer::open(values.get("pipe/" + std::to_string(peer)));
+    if (peer != localRank_) peerPipes_[peer] = WakePipePeer::open(store.get("pipe/" + std::to_string(peer)));
   }
-  if (wakeup == Wakeup::Futex) page_ = &segment_->page(index_);
+  if (wakeup == Wakeup::Futex) page_ = &segment_->page(localRank_);
 }
 
 void SharedMemory::interrupt() {
@@ -132,9 +133,9 @@ void SharedMemory::interrupt() {
 
 void SharedMemory::close() {
   if (!segment_) return;
-  segment_->page(index_).closed = 1;
+  segment_->page(localRank_).isClosed = 1;
   for (uint32_t peer = 0; peer < segment_->size(); peer++) {
-    if (peer != index_) notify(peer);
+    if (peer != localRank_) notify(peer);
   }
 }
 
@@ -147,26 +148,26 @@ void SharedMemory::notify(uint32_t peer) const {
 }
 
 void SharedMemory::sleep(int64_t nanoseconds, int (*ready)(void*), void* arg) {
-  segment_->page(index_).doorbell.sleep(nanoseconds, [&] { return ready(arg) != 0; });
+  segment_->page(localRank_).doorbell.sleep(nanoseconds, [&] { return ready(arg) != 0; });
 }
 
 void SharedMemory::beginPoll() {
   pipe_->drain();
-  segment_->page(index_).doorbell.setAsleep();
+  segment_->page(localRank_).doorbell.setAsleep();
 }
 
-void SharedMemory::endPoll() { segment_->page(index_).doorbell.clearAsleep(); }
+void SharedMemory::endPoll() { segment_->page(localRank_).doorbell.clearAsleep(); }
 
 bool SharedMemory::isLost(uint32_t rank) const {
-  const uint32_t peer = indexOf_[rank];
+  const uint32_t peer = localRanks_[rank];
   return !isClosed(peer) && processes_->hasExited(peer) && !isClosed(peer);
 }
 
 // ── messages
 
 bool SharedMemory::progress() {
-  bool hasProgressed = sends_.forEachActive([this](uint32_t peer) { return sendTo(peer); });
-  hasProgressed |= receives_.forEachActive([this](uint32_t peer) { return receiveFrom(peer); });
+  bool hasProgressed = sends_.forEachActivePeer([this](uint32_t peer) { return sendTo(peer); });
+  hasProgressed |= receives_.forEachActivePeer([this](uint32_t peer) { return receiveFrom(peer); });
   if (reduction_) hasProgressed |= computeReduction(*reduction_);
   return hasProgressed;
 }
@@ -188,15 +189,15 @@ bool SharedMemory::sendTo(uint32_t peer) {
   while (!queue.empty() && remainingBytes > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
-    if (!headerMoved(message)) {
+    if (!headerMovedFlag(message)) {
       if (isClosed(peer)) {
         message.state = MOSAIC_MESSAGE_CLOSED;
         break;
       }
       // A header goes in whole or not at all: the reader may look at it in place.
-      if (channel.writable() < sizeof message.signature) break;
+      if (channel.writableBytes() < sizeof message.signature) break;
       channel.write(&message.signature, sizeof message.signature);
-      headerMoved(message) = hasProgressed = true;
+      headerMovedFlag(message) = hasProgressed = true;
     }
     const uint64_t chunkBytes = std::min(remainingBytes, message.signature.bytes - message.moved);
     const uint64_t count = channel.write(message.data + message.moved, chunkBytes);
@@ -212,10 +213,10 @@ bool SharedMemory::sendTo(uint32_t peer) {
 }
 
 /// Reads a header, and compares it. False: it has not come, or is another than expected.
-bool SharedMemory::open(MosaicMessage& message, Channel& channel) {
-  if (channel.readable() < sizeof message.received) return false;
+bool SharedMemory::readHeader(MosaicMessage& message, Channel& channel) {
+  if (channel.readableBytes() < sizeof message.received) return false;
   channel.read(&message.received, sizeof message.received);
-  headerMoved(message) = 1;
+  headerMovedFlag(message) = 1;
   if (matches_(&message.signature, &message.received)) return true;
   message.state = MOSAIC_MESSAGE_MISMATCH;
   return false;
@@ -225,21 +226,21 @@ bool SharedMemory::open(MosaicMessage& message, Channel& channel) {
 bool SharedMemory::receiveFrom(uint32_t peer) {
   Queue& queue = receives_[peer];
   // Before reading: what a peer wrote before it closed is then seen.
-  const bool closed = isClosed(peer);
+  const bool isPeerClosed = isClosed(peer);
   Channel channel = incoming(peer);
   uint64_t remainingBytes = kMaxCopyBytes;
-  bool hasProgressed = false, starved = false;
+  bool hasProgressed = false, isStarved = false;
   while (!queue.empty() && remainingBytes > 0) {
     MosaicMessage& message = *queue.front();
     if (message.state != MOSAIC_MESSAGE_PENDING) break;
-    if (!headerMoved(message)) {
-      starved = !open(message, channel);
-      hasProgressed |= headerMoved(message) != 0;
-      if (starved) break;
+    if (!headerMovedFlag(message)) {
+      isStarved = !readHeader(message, channel);
+      hasProgressed |= headerMovedFlag(message) != 0;
+      if (isStarved) break;
     }
     // Operands of a reduction stay in the ring buffer until those of all ranks are there.
     if (!message.data && message.signature.bytes > 0) {
-      starved = channel.readable() == 0;
+      isStarved = channel.readableBytes() == 0;
       break;
     }
     const uint64_t chunkBytes = std::min(remainingBytes, message.signature.bytes - message.moved);
@@ -247,13 +248,14 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
     message.moved += count;
     remainingBytes -= count;
     hasProgressed |= count > 0;
-    starved = message.moved < message.signature.bytes && count == 0;
-    if (starved) break;
+    isStarved = message.moved < message.signature.bytes && count == 0;
+    if (isStarved) break;
     popIfDone(queue);
   }
   // A writer that sleeps before a full ring buffer is worth waking only for a good piece of it.
   if (hasProgressed && (queue.empty() || channel.isHalfEmpty())) notify(peer);
-  if (starved && closed && queue.front()->state == MOSAIC_MESSAGE_PENDING) queue.front()->state = MOSAIC_MESSAGE_CLOSED;
+  if (isStarved && isPeerClosed && queue.front()->state == MOSAIC_MESSAGE_PENDING)
+    queue.front()->state = MOSAIC_MESSAGE_CLOSED;
   return hasProgressed;
 }
 
@@ -269,35 +271,38 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
   if (r.after_sends && !std::all_of(r.sends, r.sends + r.sends_count, isSent)) return false;
   const auto dtype = static_cast<DType>(r.dtype);
   const auto op = static_cast<ReduceOp>(r.op);
-  const auto width = static_cast<uint64_t>(dtypeBytes(dtype));
-  alignas(64) float acc[kReduceBlock];
-  alignas(64) float bounce[kReduceBlock];
+  const auto elementSize = static_cast<uint64_t>(dtypeBytes(dtype));
+  alignas(64) float acc[kReduceBlockElements];
+  alignas(64) float bounceBuffer[kReduceBlockElements];
   bool hasProgressed = false;
   while (r.reduced < r.count) {
-    uint64_t ready = std::min(kReduceBlock, r.count - r.reduced);
+    uint64_t readyElements = std::min(kReduceBlockElements, r.count - r.reduced);
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
       MosaicMessage& message = r.messages[i];
-      const bool isReadable = headerMoved(message) && message.state == MOSAIC_MESSAGE_PENDING;
-      ready = std::min(ready, isReadable ? incoming(indexOf_[message.peer]).readable() / width : 0);
+      const bool hasOperand = headerMovedFlag(message) && message.state == MOSAIC_MESSAGE_PENDING;
+      readyElements =
+          std::min(readyElements, hasOperand ? incoming(localRanks_[message.peer]).readableBytes() / elementSize : 0);
     }
     // Whole blocks only, but for the last: a trickle would cost more than it hides.
-    if (ready < std::min(kReduceBlock, r.count - r.reduced)) break;
+    if (readyElements < std::min(kReduceBlockElements, r.count - r.reduced)) break;
     for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
-      const void* operand = r.own + r.reduced * width;
-      if (i != r.position) operand = incoming(indexOf_[r.messages[next++].peer]).contiguous(ready * width, bounce);
-      reduction::accumulate(acc, operand, ready, dtype, op, i == 0);
+      const void* operand = r.own + r.reduced * elementSize;
+      if (i != r.position)
+        operand =
+            incoming(localRanks_[r.messages[next++].peer]).peekContiguous(readyElements * elementSize, bounceBuffer);
+      reduction::accumulate(acc, operand, readyElements, dtype, op, i == 0);
     }
-    reduction::finish(r.out + r.reduced * width, acc, ready, dtype, op, r.ranks);
+    reduction::finish(r.out + r.reduced * elementSize, acc, readyElements, dtype, op, r.ranks);
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
       MosaicMessage& message = r.messages[i];
-      const uint32_t peer = indexOf_[message.peer];
+      const uint32_t peer = localRanks_[message.peer];
       Channel channel = incoming(peer);
-      channel.consume(ready * width);
-      message.moved += ready * width;
+      channel.consume(readyElements * elementSize);
+      message.moved += readyElements * elementSize;
       popIfDone(receives_[peer]);
       if (message.state == MOSAIC_MESSAGE_DONE || channel.isHalfEmpty()) notify(peer);
     }
-    r.reduced += ready;
+    r.reduced += readyElements;
     hasProgressed = true;
   }
   if (r.reduced == r.count) reduction_ = nullptr;

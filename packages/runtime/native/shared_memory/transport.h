@@ -35,8 +35,8 @@ class SharedMemory {
   void interrupt();
   bool isConnected() const { return segment_ != nullptr; }
 
-  void send(MosaicMessage& message) { sends_.push(indexOf_[message.peer], message); }
-  void receive(MosaicMessage& message) { receives_.push(indexOf_[message.peer], message); }
+  void send(MosaicMessage& message) { sends_.push(localRanks_[message.peer], message); }
+  void receive(MosaicMessage& message) { receives_.push(localRanks_[message.peer], message); }
   void reduce(MosaicReduction& reduction);
   /// Whether anything moved.
   bool progress();
@@ -60,19 +60,19 @@ class SharedMemory {
 
   bool sendTo(uint32_t peer);
   bool receiveFrom(uint32_t peer);
-  bool open(MosaicMessage& message, Channel& channel);
+  bool readHeader(MosaicMessage& message, Channel& channel);
   bool computeReduction(MosaicReduction& reduction);
   void popIfDone(Queue& queue);
   void notify(uint32_t peer) const;
 
-  bool isClosed(uint32_t peer) const { return segment_->page(peer).closed.load() != 0; }
-  Channel outgoing(uint32_t peer) const { return segment_->channel(index_, peer); }
-  Channel incoming(uint32_t peer) const { return segment_->channel(peer, index_); }
+  bool isClosed(uint32_t peer) const { return segment_->page(peer).isClosed.load() != 0; }
+  Channel outgoing(uint32_t peer) const { return segment_->channel(localRank_, peer); }
+  Channel incoming(uint32_t peer) const { return segment_->channel(peer, localRank_); }
 
   MosaicMatches matches_ = nullptr;
   std::vector<uint32_t> ranks_;    // of this host, in order; their indices are the peers of all that follows
-  std::vector<uint32_t> indexOf_;  // by rank
-  uint32_t index_ = 0;             // of this rank
+  std::vector<uint32_t> localRanks_;  // by rank
+  uint32_t localRank_ = 0;            // of this rank
   std::shared_ptr<Segment> segment_;
   /// Where this rank sleeps, once it is connected: `interrupt` may come before. Null where it polls: there an interrupt
   /// that comes late would take the place of a peer's, which then wakes no thread.

@@ -59,11 +59,12 @@ class WakePipePeer {
       throw std::system_error(errno, std::generic_category(), "connect: cannot open the pipe of a rank, " + path);
     }
     if (fd < 0) return nullptr;
-    auto opened = std::unique_ptr<WakePipePeer>(new WakePipePeer(fd));
+    auto peer = std::unique_ptr<WakePipePeer>(new WakePipePeer(fd));
     // The number of the descriptor, or of the process, may be another's by now.
     struct stat info {};
-    const bool isSame = fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode) && std::to_string(info.st_ino) == inodeIn(name);
-    return isSame ? std::move(opened) : nullptr;
+    const bool isSamePipe =
+        fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode) && std::to_string(info.st_ino) == parseInode(name);
+    return isSamePipe ? std::move(peer) : nullptr;
   }
   ~WakePipePeer() { ::close(fd_); }
   WakePipePeer(const WakePipePeer&) = delete;
@@ -77,7 +78,7 @@ class WakePipePeer {
 
  private:
   explicit WakePipePeer(int fd) : fd_(fd) {}
-  static std::string inodeIn(const std::string& name) { return name.substr(0, name.find(' ')); }
+  static std::string parseInode(const std::string& name) { return name.substr(0, name.find(' ')); }
 
   const int fd_;
 };

@@ -39,7 +39,7 @@ inline EngineOptions optionsOf(uint32_t rank, uint32_t size, int64_t timeoutNs) 
   EngineOptions options;
   options.rank = rank;
   options.size = size;
-  options.timeoutNs = options.connectNs = timeoutNs;
+  options.timeoutNs = options.connectTimeoutNs = timeoutNs;
   return options;
 }
 
@@ -230,7 +230,7 @@ void testSplits(uint32_t n) {
       over = true;
     });
     while (!over) std::this_thread::yield();
-    const uint32_t part = rank.engine->splitGroupOf(number), size = (n + 1 - r % 2) / 2;
+    const uint32_t part = rank.engine->splitGroupNumber(number), size = (n + 1 - r % 2) / 2;
     check(rank.engine->groupOf(part)->size() == size, "the part has the ranks of one color");
     Floats ones(3000, 1);
     rank.postAndWait(allReduce(ones), part);

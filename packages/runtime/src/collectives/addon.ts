@@ -75,7 +75,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     description: "the collectives engine",
     path: addonPath,
-    protocol: 4, // `kProtocol` in native/binding/addon.h
+    protocol: 4, // `kBindingVersion` in native/binding/addon.h
     requirements: "g++ and CMake",
   });
   loaded.bind(completions.complete);

@@ -9,15 +9,15 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace theirs {
+namespace vendor {
 #include <nccl.h>
 }
 #include "mosaic/same_abi.h"
 #include "nccl/api.h"
 
-#define SAME_OFFSET(field)                                                                 \
-  static_assert(offsetof(theirs::ncclConfig_t, field) == offsetof(ncclConfig_t, field)); \
-  static_assert(sizeof(theirs::ncclConfig_t::field) == sizeof(ncclConfig_t::field))
+#define SAME_OFFSET(field)                                                               \
+  static_assert(offsetof(vendor::ncclConfig_t, field) == offsetof(ncclConfig_t, field)); \
+  static_assert(sizeof(vendor::ncclConfig_t::field) == sizeof(ncclConfig_t::field))
 SAME_OFFSET(size);
 SAME_OFFSET(magic);
 SAME_OFFSET(version);
@@ -28,7 +28,7 @@ SAME_OFFSET(maxCTAs);
 SAME_OFFSET(netName);
 SAME_OFFSET(splitShare);
 
-#define SAME_VALUE(name) static_assert(static_cast<int>(theirs::name) == static_cast<int>(::name))
+#define SAME_VALUE(name) static_assert(static_cast<int>(vendor::name) == static_cast<int>(::name))
 SAME_VALUE(ncclSuccess);
 SAME_VALUE(ncclUnhandledCudaError);
 SAME_VALUE(ncclSystemError);
@@ -37,14 +37,14 @@ SAME_VALUE(ncclInvalidArgument);
 SAME_VALUE(ncclInvalidUsage);
 SAME_VALUE(ncclRemoteError);
 SAME_VALUE(ncclInProgress);
-static_assert(theirs::ncclUint8 == mosaic::nccl::kBytes);
+static_assert(vendor::ncclUint8 == mosaic::nccl::kByteType);
 static_assert(NCCL_CONFIG_UNDEF_INT == mosaic::nccl::kUndefined);
 static_assert(NCCL_VERSION(2, 18, 0) == mosaic::nccl::kMinVersion);
 
-constexpr theirs::ncclConfig_t kInitialConfig = NCCL_CONFIG_INITIALIZER;
+constexpr vendor::ncclConfig_t kInitialConfig = NCCL_CONFIG_INITIALIZER;
 static_assert(kInitialConfig.magic == mosaic::nccl::kConfigMagic);
 
 using mosaic::nccl::Functions;
 #define SAME_CALL(type, name, symbol, parameters) \
-  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Functions::name)>, decltype(theirs::symbol)>, #symbol);
+  static_assert(check::hasSameAbi<std::remove_pointer_t<decltype(Functions::name)>, decltype(vendor::symbol)>, #symbol);
 MOSAIC_NCCL(SAME_CALL)

@@ -36,8 +36,8 @@ void simd() {
 }
 
 void isaChoice() {
-  const std::vector<Isa> all = supportedIsas();
-  expect(chooseIsa(nullptr).isa == all.back() && chooseIsa("").isa == all.back(),
+  const std::vector<Isa> isas = supportedIsas();
+  expect(chooseIsa(nullptr).isa == isas.back() && chooseIsa("").isa == isas.back(),
          "the fastest instruction set is the default");
   expect(chooseIsa("scalar").isa == Isa::Scalar && chooseIsa("scalar").error.empty(), "MOSAIC_ISA=scalar");
   const std::string error = chooseIsa("sse9").error;
@@ -51,25 +51,25 @@ void pool(int threads) {
   for (int64_t tasks : {0, 1, 2, 3, 100, 1000}) {
     for (int repeat = 0; repeat < 100; ++repeat) {
       std::vector<std::atomic<int>> calls(static_cast<size_t>(tasks));
-      std::atomic<bool> stray{false};
+      std::atomic<bool> hasStrayTask{false};
       pool.parallelFor(tasks, [&](int64_t task, int worker) {
         calls[static_cast<size_t>(task)]++;
-        if (worker < 0 || worker >= threads) stray = true;
+        if (worker < 0 || worker >= threads) hasStrayTask = true;
       });
-      bool once = !stray;
+      bool once = !hasStrayTask;
       for (const auto& c : calls) once &= c == 1;
       expect(once, "each task runs once, on a worker of the pool");
     }
   }
-  bool caught = false;
+  bool hasThrown = false;
   try {
     pool.parallelFor(50, [](int64_t task, int) {
       if (task == 7) throw std::runtime_error("seven");
     });
   } catch (const std::runtime_error& error) {
-    caught = std::string(error.what()) == "seven";
+    hasThrown = std::string(error.what()) == "seven";
   }
-  expect(caught, "an exception propagates to the caller");
+  expect(hasThrown, "an exception propagates to the caller");
   std::atomic<int> after{0};
   pool.parallelFor(10, [&](int64_t, int) { after++; });
   expect(after == 10, "the pool is usable after an exception");
@@ -139,7 +139,7 @@ void checkSteadyMemory() {
     const QkvGrads grads{dq.view(), dk.view(), dv.view()};
     attend({{out.view(), lse.view()}, q.view(), kv, tile}, supportedIsas().back(), pool);
     attendBackward({grads, q.view(), {q.view(), lse.view(), delta.view()}, kv, tile}, supportedIsas().back(), pool);
-    const size_t now = pool.arena(0).capacity() + pool.shared().capacity();
+    const size_t now = pool.arena(0).capacity() + pool.sharedArena().capacity();
     if (step == 0) held = now;
     expect(now == held && held > 0, "a loop of identical steps allocates once");
   }

@@ -22,19 +22,19 @@ struct Setup {
 /// Best of several runs against the best of as many peaks in between.
 template <class Run>
 void measure(const char* name, double flops, DType dtype, Isa isa, Pool& pool, Run run) {
-  double best = 1e30, peak = 0;
+  double bestNs = 1e30, peak = 0;
   const int64_t start = monotonicNs();
   for (int i = 0; i < 3 || monotonicNs() - start < 1'500'000'000; ++i) {
     peak = std::max(peak, peakGflops(isa, dtype, pool));
     const int64_t t = monotonicNs();
     run();
-    best = std::min(best, static_cast<double>(monotonicNs() - t));
+    bestNs = std::min(bestNs, static_cast<double>(monotonicNs() - t));
   }
-  std::printf("  %s %6.1f GF %5.1f%%", name, flops / best, 100 * flops / best / peak);
+  std::printf("  %s %6.1f GF %5.1f%%", name, flops / bestNs, 100 * flops / bestNs / peak);
   std::fflush(stdout);
 }
 
-void benchOne(const Setup& s, Isa isa, Pool& pool) {
+void benchCase(const Setup& s, Isa isa, Pool& pool) {
   const auto tensor = [&](DType dtype, int64_t columns) {
     return Tensor(dtype, {1, s.heads, s.length, columns}, Layout::Dense);
   };
@@ -76,7 +76,7 @@ int bench(int argc, char** argv) {
     for (int64_t depth : {64, 128}) {
       for (bool causal : {false, true}) {
         for (int64_t length : lengths) {
-          benchOne({length > 4096 ? 2 : 8, length, depth, dtype, causal}, choice.isa, pool);
+          benchCase({length > 4096 ? 2 : 8, length, depth, dtype, causal}, choice.isa, pool);
         }
       }
     }

@@ -10,11 +10,11 @@
 namespace mosaic::check {
 
 inline std::vector<int64_t> positions(const std::vector<Span>& spans) {
-  std::vector<int64_t> all;
+  std::vector<int64_t> positions;
   for (const Span& s : spans) {
-    for (int64_t i = 0; i < s.length; ++i) all.push_back(s.start + i * s.step);
+    for (int64_t i = 0; i < s.length; ++i) positions.push_back(s.start + i * s.step);
   }
-  return all;
+  return positions;
 }
 
 inline bool isVisible(const Slice& s, int64_t q, int64_t k) {
@@ -26,27 +26,29 @@ inline bool isVisible(const Slice& s, int64_t q, int64_t k) {
 /// All arrays are [b][h][row][column], dense.
 struct Reference {
   int64_t B, H, Hkv, Sq, Sk, D;
-  std::vector<uint8_t> seen;  // [B][Sq][Sk]
+  std::vector<uint8_t> visiblePairs;  // [B][Sq][Sk]
   std::vector<double> out, lse, delta, dq, dk, dv;
   double largestScore = 0;
   /// The largest sums of absolute terms in dq and dk. The terms cancel: p (dOut · v − delta) is small where softmax is
   /// nearly one-hot, but is rounded like its parts.
   double dqTerms = 0, dkTerms = 0;
 
-  uint8_t& sees(int64_t b, int64_t i, int64_t j) { return seen[static_cast<size_t>((b * Sq + i) * Sk + j)]; }
+  uint8_t& sees(int64_t b, int64_t i, int64_t j) { return visiblePairs[static_cast<size_t>((b * Sq + i) * Sk + j)]; }
 
   double& row(std::vector<double>& x, int64_t b, int64_t h, int64_t i) const {
     return x[static_cast<size_t>((b * H + h) * Sq + i)];
   }
 
-  Reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut, const std::vector<int64_t>& qAt,
-            const std::vector<int64_t>& kAt, const std::vector<std::vector<Slice>>& masks, double scale)
+  Reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut,
+            const std::vector<int64_t>& queryPositions, const std::vector<int64_t>& keyPositions,
+            const std::vector<std::vector<Slice>>& masks, double scale)
       : B(q.shape(0)), H(q.shape(1)), Hkv(k.shape(1)), Sq(q.shape(2)), Sk(k.shape(2)), D(q.shape(3)) {
-    seen.resize(static_cast<size_t>(B * Sq * Sk));
+    visiblePairs.resize(static_cast<size_t>(B * Sq * Sk));
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t i = 0; i < Sq; ++i) {
         for (int64_t j = 0; j < Sk; ++j) {
-          for (const Slice& s : masks[static_cast<size_t>(b)]) sees(b, i, j) |= isVisible(s, qAt[i], kAt[j]);
+          for (const Slice& s : masks[static_cast<size_t>(b)])
+            sees(b, i, j) |= isVisible(s, queryPositions[i], keyPositions[j]);
         }
       }
     }
@@ -60,7 +62,7 @@ struct Reference {
     dkAbsolute_ = dk;
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t h = 0; h < H; ++h) {
-        for (int64_t i = 0; i < Sq; ++i) one(q, k, v, dOut, b, h, i, scale);
+        for (int64_t i = 0; i < Sq; ++i) computeRow(q, k, v, dOut, b, h, i, scale);
       }
     }
     for (double x : dqAbsolute_) dqTerms = std::isfinite(x) ? std::max(dqTerms, x) : dqTerms;
@@ -70,8 +72,8 @@ struct Reference {
  private:
   std::vector<double> dqAbsolute_, dkAbsolute_;
 
-  void one(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut, int64_t b, int64_t h, int64_t i,
-           double scale) {
+  void computeRow(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dOut, int64_t b, int64_t h,
+                  int64_t i, double scale) {
     const int64_t kv = h / (H / Hkv);
     std::vector<int64_t> keys;
     std::vector<double> s;
@@ -102,14 +104,14 @@ struct Reference {
     for (int64_t d = 0; d < D; ++d) del += o[d] * dOut.get(b, h, i, d);
     for (size_t t = 0; t < keys.size(); ++t) {
       const double ds = p[t] * (dp[t] - del) * scale, absolute = p[t] * (std::fabs(dp[t]) + std::fabs(del)) * scale;
-      const size_t keyAt = static_cast<size_t>(((b * Hkv + kv) * Sk + keys[t]) * D);
+      const size_t keyOffset = static_cast<size_t>(((b * Hkv + kv) * Sk + keys[t]) * D);
       for (int64_t d = 0; d < D; ++d) {
-        dv[keyAt + static_cast<size_t>(d)] += p[t] * dOut.get(b, h, i, d);
-        dk[keyAt + static_cast<size_t>(d)] += ds * q.get(b, h, i, d);
-        dkAbsolute_[keyAt + static_cast<size_t>(d)] += absolute * std::fabs(q.get(b, h, i, d));
-        const size_t rowAt = static_cast<size_t>(((b * H + h) * Sq + i) * D + d);
-        dq[rowAt] += ds * k.get(b, kv, keys[t], d);
-        dqAbsolute_[rowAt] += absolute * std::fabs(k.get(b, kv, keys[t], d));
+        dv[keyOffset + static_cast<size_t>(d)] += p[t] * dOut.get(b, h, i, d);
+        dk[keyOffset + static_cast<size_t>(d)] += ds * q.get(b, h, i, d);
+        dkAbsolute_[keyOffset + static_cast<size_t>(d)] += absolute * std::fabs(q.get(b, h, i, d));
+        const size_t rowOffset = static_cast<size_t>(((b * H + h) * Sq + i) * D + d);
+        dq[rowOffset] += ds * k.get(b, kv, keys[t], d);
+        dqAbsolute_[rowOffset] += absolute * std::fabs(k.get(b, kv, keys[t], d));
       }
     }
   }

@@ -20,9 +20,9 @@ inline double decode(DType dtype, const void* at) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
   if (dtype == DType::BFloat16) {
-    const uint32_t wide = uint32_t{bits} << 16;
+    const uint32_t bits32 = uint32_t{bits} << 16;
     float x;
-    std::memcpy(&x, &wide, sizeof x);
+    std::memcpy(&x, &bits32, sizeof x);
     return x;
   }
   const int sign = bits >> 15 ? -1 : 1, exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -76,7 +76,7 @@ class Tensor {
   void set(int64_t b, int64_t h, int64_t s, int64_t d, double x) { encode(view_.dtype, x, at(b, h, s, d)); }
 
   template <class Fn>
-  void each(Fn fn) const {
+  void forEachElement(Fn fn) const {
     for (int64_t b = 0; b < shape(0); ++b) {
       for (int64_t h = 0; h < shape(1); ++h) {
         for (int64_t s = 0; s < shape(2); ++s) {
@@ -86,16 +86,16 @@ class Tensor {
     }
   }
   void fill(double x) {
-    each([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, x); });
+    forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, x); });
   }
   void randomize(std::mt19937& random, double factor) {
     std::normal_distribution<double> normal;
-    each([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, normal(random) * factor); });
+    forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, normal(random) * factor); });
   }
   /// Whether all bytes that belong to no element are as they were made.
   bool paddingIntact() const {
     Tensor copy(*this);
-    copy.each([&](int64_t b, int64_t h, int64_t s, int64_t d) {
+    copy.forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) {
       std::memset(copy.at(b, h, s, d), 0xff, static_cast<size_t>(dtypeBytes(view_.dtype)));
     });
     return std::all_of(copy.bytes_.begin(), copy.bytes_.end(), [](unsigned char c) { return c == 0xff; });
@@ -103,10 +103,10 @@ class Tensor {
   bool sameBits(const Tensor& other) const { return bytes_ == other.bytes_; }
   /// Keys or rows [first, first + count).
   TensorView rows(int64_t first, int64_t count) const {
-    TensorView some = view_;
-    some.shape[2] = count;
-    some.data = const_cast<unsigned char*>(bytes_.data()) + first * view_.stride[2] * dtypeBytes(view_.dtype);
-    return some;
+    TensorView rowsView = view_;
+    rowsView.shape[2] = count;
+    rowsView.data = const_cast<unsigned char*>(bytes_.data()) + first * view_.stride[2] * dtypeBytes(view_.dtype);
+    return rowsView;
   }
 
  private:

@@ -64,12 +64,12 @@ struct SimdCheck {
     lanes("fma", V::fma(x, y, z), [&](int i) {
       return V::isa == Isa::Scalar ? a[i] * b[i] + c[i] : __builtin_fmaf(a[i], b[i], c[i]);
     });
-    lanes("select(less)", V::select(V::less(x, y), x, z), [&](int i) { return a[i] < b[i] ? a[i] : c[i]; });
+    lanes("select(less)", V::select(V::lessThan(x, y), x, z), [&](int i) { return a[i] < b[i] ? a[i] : c[i]; });
     bool any = false;
     for (int i = 0; i < L; ++i) any |= a[i] < b[i];
-    expect(V::any(V::less(x, y)) == any, "any", 0);
-    expect(V::any(V::less(V::zero(), V::set1(1))), "any of all-true lanes", 0);
-    expect(!V::any(V::less(V::set1(1), V::zero())), "any of all-false lanes", 0);
+    expect(V::any(V::lessThan(x, y)) == any, "any", 0);
+    expect(V::any(V::lessThan(V::zero(), V::set1(1))), "any of all-true lanes", 0);
+    expect(!V::any(V::lessThan(V::set1(1), V::zero())), "any of all-false lanes", 0);
   }
 
   void masks() {
@@ -207,12 +207,12 @@ struct SimdCheck {
         V::storeRows(lowBack, highBack, V::joinRows(low, high));
         for (int i = 0; i < L; ++i) expect(lowBack[i] == low[i] && highBack[i] == high[i], "storeRows", i);
         for (int i = 0; i < L; ++i) a[i] = normalNumber(), b[i] = normalNumber();
-        V::storeRows(lowBack, highBack, V::round(V::load(a), V::load(b)));
+        V::storeRows(lowBack, highBack, V::roundToPairs(V::load(a), V::load(b)));
         for (int i = 0; i < L; ++i) {
           expect(isNearest(a[i], lowBack[i], bf16) && isNearest(b[i], highBack[i], bf16), "round", i);
         }
       }
-      lanes("rounded", V::rounded(V::load(a)), [&](int i) { return a[i]; });
+      lanes("rounded", V::roundToBf16(V::load(a)), [&](int i) { return a[i]; });
       const uint32_t nan = 0x7fc00000u, one = 0x3f803f80u;
       V::store(got, V::dot(V::setPairs(nan), V::setPairs(one), V::zero()));
       for (int i = 0; i < L; ++i) expect(got[i] != got[i], "dot of NaN", i);

@@ -132,36 +132,36 @@ struct Operand {
   bool isTransposed;
 };
 
-size_t bytesOf(int type) { return type == BLAS_FLOAT32 ? 4 : 2; }
+size_t elementBytes(int type) { return type == BLAS_FLOAT32 ? 4 : 2; }
 
-float half(uint16_t bits) {
+float float16ToFloat(uint16_t bits) {
   _Float16 value;
   std::memcpy(&value, &bits, 2);
   return static_cast<float>(value);
 }
 
-float loadAt(const Operand& x, int64_t row, int64_t column, int64_t batch) {
+float loadElement(const Operand& x, int64_t row, int64_t column, int64_t batch) {
   if (x.isTransposed) std::swap(row, column);
   const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
-  const char* place = x.data + at * static_cast<int64_t>(bytesOf(x.layout.type));
+  const char* element = x.data + at * static_cast<int64_t>(elementBytes(x.layout.type));
   uint32_t bits = 0;
-  std::memcpy(&bits, place, bytesOf(x.layout.type));
-  if (x.layout.type == BLAS_FLOAT16) return half(static_cast<uint16_t>(bits));
+  std::memcpy(&bits, element, elementBytes(x.layout.type));
+  if (x.layout.type == BLAS_FLOAT16) return float16ToFloat(static_cast<uint16_t>(bits));
   return std::bit_cast<float>(x.layout.type == BLAS_BFLOAT16 ? bits << 16 : bits);
 }
 
-void storeAt(const Operand& x, int64_t row, int64_t column, int64_t batch, float value) {
+void storeElement(const Operand& x, int64_t row, int64_t column, int64_t batch, float value) {
   const int64_t at = batch * x.layout.batchStride + column * x.layout.leadingDimension + row;
-  char* place = const_cast<char*>(x.data) + at * static_cast<int64_t>(bytesOf(x.layout.type));
+  char* element = const_cast<char*>(x.data) + at * static_cast<int64_t>(elementBytes(x.layout.type));
   const auto bits = std::bit_cast<uint32_t>(value);
   if (x.layout.type == BLAS_FLOAT32) {
-    std::memcpy(place, &value, 4);
+    std::memcpy(element, &value, 4);
   } else if (x.layout.type == BLAS_FLOAT16) {
-    const auto narrow = static_cast<_Float16>(value);
-    std::memcpy(place, &narrow, 2);
+    const auto bits16 = static_cast<_Float16>(value);
+    std::memcpy(element, &bits16, 2);
   } else {
-    const auto narrow = static_cast<uint16_t>(value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    std::memcpy(place, &narrow, 2);
+    const auto bits16 = static_cast<uint16_t>(value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    std::memcpy(element, &bits16, 2);
   }
 }
 
@@ -173,7 +173,7 @@ bool isInside(const Operand& x) {
   const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
   const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension +
                            static_cast<int64_t>(rows);
-  return deviceMemory().contain(x.data, static_cast<size_t>(elements) * bytesOf(type));
+  return deviceMemory().contain(x.data, static_cast<size_t>(elements) * elementBytes(type));
 }
 
 struct Task {
@@ -192,11 +192,11 @@ struct Task {
         for (int64_t row = 0; row < static_cast<int64_t>(out.layout.rows); row++) {
           float sum = 0;
           for (int64_t k = 0; k < depth; k++) {
-            const float left = loadAt(a, row, k, i), right = loadAt(b, k, column, i);
+            const float left = loadElement(a, row, k, i), right = loadElement(b, k, column, i);
             sum = tf32 ? std::fma(roundToTf32(left), roundToTf32(right), sum) : std::fma(left, right, sum);
           }
           // With beta 0 what was there is not looked at: it may be NaN.
-          storeAt(out, row, column, i, alpha * sum + (beta == 0 ? 0 : beta * loadAt(out, row, column, i)));
+          storeElement(out, row, column, i, alpha * sum + (beta == 0 ? 0 : beta * loadElement(out, row, column, i)));
         }
       }
     }
@@ -212,13 +212,12 @@ bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, c
                const mosaicBlasLayout& out) {
   const uint64_t m = product.transposeA ? a.columns : a.rows, k = product.transposeA ? a.rows : a.columns;
   const uint64_t k2 = product.transposeB ? b.columns : b.rows, n = product.transposeB ? b.rows : b.columns;
-  const bool typed = a.type == b.type && (out.type == a.type || out.type == BLAS_FLOAT32) &&
-                     product.scaleType == BLAS_FLOAT32 &&
-                     (product.computeType == BLAS_COMPUTE_FLOAT32 ||
-                      (product.computeType == BLAS_COMPUTE_TF32 && a.type == BLAS_FLOAT32));
-  return typed && isDenseColumnMajor(a) && isDenseColumnMajor(b) && isDenseColumnMajor(out) && k == k2 &&
-         m == out.rows && n == out.columns &&
-         a.batch == out.batch && b.batch == out.batch;
+  const bool hasSupportedTypes = a.type == b.type && (out.type == a.type || out.type == BLAS_FLOAT32) &&
+                                 product.scaleType == BLAS_FLOAT32 &&
+                                 (product.computeType == BLAS_COMPUTE_FLOAT32 ||
+                                  (product.computeType == BLAS_COMPUTE_TF32 && a.type == BLAS_FLOAT32));
+  return hasSupportedTypes && isDenseColumnMajor(a) && isDenseColumnMajor(b) && isDenseColumnMajor(out) && k == k2 &&
+         m == out.rows && n == out.columns && a.batch == out.batch && b.batch == out.batch;
 }
 
 }  // namespace
@@ -226,18 +225,18 @@ bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, c
 extern "C" {
 
 BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasMatmulDesc product, BlasLayout a, BlasLayout b, BlasLayout c,
-                                          BlasLayout d, BlasPreference preference, int wanted,
-                                          BlasHeuristicResult* choices, int* found) {
-  *found = 0;
+                                          BlasLayout d, BlasPreference preference, int requestedCount,
+                                          BlasHeuristicResult* choices, int* returnedCount) {
+  *returnedCount = 0;
   if (!isProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
-  if (wanted < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
-  if (const char* none = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); none && *none) return BLAS_NOT_SUPPORTED;
-  AlgorithmData promise{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
-  std::copy_n(preference->alignments, 4, promise.alignments);
+  if (requestedCount < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
+  if (const char* setting = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); setting && *setting) return BLAS_NOT_SUPPORTED;
+  AlgorithmData algorithmData{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
+  std::copy_n(preference->alignments, 4, algorithmData.alignments);
   choices[0] = {};
-  std::memcpy(&choices[0].algorithm, &promise, sizeof promise);
-  choices[0].workspaceBytes = promise.workspaceBytes;
-  *found = 1;
+  std::memcpy(&choices[0].algorithm, &algorithmData, sizeof algorithmData);
+  choices[0].workspaceBytes = algorithmData.workspaceBytes;
+  *returnedCount = 1;
   return BLAS_SUCCESS;
 }
 
@@ -245,16 +244,17 @@ BlasStatus cublasLtMatmul(BlasHandle, BlasMatmulDesc product, const void* alpha,
                           const void* b, BlasLayout bLayout, const void* beta, const void* c, BlasLayout, void* d,
                           BlasLayout dLayout, const BlasAlgorithm* algorithm, void* workspace, size_t workspaceBytes,
                           CUstream stream) {
-  AlgorithmData promise;
-  std::memcpy(&promise, algorithm, sizeof promise);
-  if (promise.magic != kMagic || workspaceBytes < promise.workspaceBytes || c != d) return BLAS_INVALID_VALUE;
+  AlgorithmData algorithmData;
+  std::memcpy(&algorithmData, algorithm, sizeof algorithmData);
+  if (algorithmData.magic != kMagic || workspaceBytes < algorithmData.workspaceBytes || c != d)
+    return BLAS_INVALID_VALUE;
   const void* operands[] = {a, b, c, d};
   for (int i = 0; i < 4; i++) {
-    if (alignmentOf(operands[i]) < promise.alignments[i]) return BLAS_INVALID_VALUE;
+    if (alignmentOf(operands[i]) < algorithmData.alignments[i]) return BLAS_INVALID_VALUE;
   }
-  if (promise.workspaceBytes > 0 && !deviceMemory().contain(workspace, workspaceBytes)) return BLAS_INVALID_VALUE;
-  if (ready() != CUDA_SUCCESS) return BLAS_NOT_INITIALIZED;
-  if (const char* late = std::getenv("MOSAIC_EMULATED_LATE_REFUSAL"); late && *late) return BLAS_NOT_SUPPORTED;
+  if (algorithmData.workspaceBytes > 0 && !deviceMemory().contain(workspace, workspaceBytes)) return BLAS_INVALID_VALUE;
+  if (checkReady() != CUDA_SUCCESS) return BLAS_NOT_INITIALIZED;
+  if (const char* setting = std::getenv("MOSAIC_EMULATED_LATE_REFUSAL"); setting && *setting) return BLAS_NOT_SUPPORTED;
   const Task task{{static_cast<const char*>(a), *aLayout, product->transposeA != 0},
                   {static_cast<const char*>(b), *bLayout, product->transposeB != 0},
                   {static_cast<const char*>(d), *dLayout, false},

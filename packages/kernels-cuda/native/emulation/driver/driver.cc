@@ -151,7 +151,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 // ── kernels
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   if (moduleResult() != CUDA_SUCCESS) return moduleResult();
   if (!image) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(uintptr_t{1});
@@ -168,25 +168,25 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > maxSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
   reinterpret_cast<Function*>(function)->maxShared = static_cast<unsigned>(value);
-  return ready();
+  return checkReady();
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
                         unsigned blockY, unsigned blockZ, unsigned sharedBytes, CUstream stream, void** parameters,
                         void**) {
-  if (const CUresult code = ready()) return code;
-  const Function& started = *reinterpret_cast<const Function*>(function);
+  if (const CUresult code = checkReady()) return code;
+  const Function& kernelFunction = *reinterpret_cast<const Function*>(function);
   const Dimensions grid{gridX, gridY, gridZ}, block{blockX, blockY, blockZ};
-  const auto across = static_cast<unsigned>(maxGridDim());
-  if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > across || gridZ > across) {
+  const auto maxDim = static_cast<unsigned>(maxGridDim());
+  if (gridX == 0 || gridY == 0 || gridZ == 0 || gridX > 0x7fffffff || gridY > maxDim || gridZ > maxDim) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (size_t{blockX} * blockY * blockZ > 1024 || blockX == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (sharedBytes > started.maxShared) return CUDA_ERROR_INVALID_VALUE;
+  if (sharedBytes > kernelFunction.maxShared) return CUDA_ERROR_INVALID_VALUE;
   const long number = ++launches;
   if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  auto arguments = started.kernel.copyParameters(parameters[0]);
-  streamOf(stream).enqueue([=, run = started.kernel.run, name = started.name] {
+  auto arguments = kernelFunction.kernel.copyParameters(parameters[0]);
+  streamOf(stream).enqueue([=, run = kernelFunction.kernel.run, name = kernelFunction.name] {
     if (number == failingLaunch()) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, name + ": injected failure");
     if (number == endlessLaunchNumber()) std::promise<void>().get_future().wait();
     try {

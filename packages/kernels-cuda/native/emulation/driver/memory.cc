@@ -15,8 +15,8 @@ namespace {
 
 /// Bytes: in use, freed but kept, and how many may be kept.
 struct Pool {
-  size_t used = 0, kept = 0;
-  uint64_t maxKept = 0;
+  size_t usedBytes = 0, keptBytes = 0;
+  uint64_t maxKeptBytes = 0;
 };
 
 /// What of the GPU is taken. Freed memory can be taken again at once, as in the order of a stream; the host memory that
@@ -31,40 +31,40 @@ class GpuMemory {
   }
   bool destroy(CUmemoryPool handle) {
     const std::lock_guard lock(mutex_);
-    const auto found = pools_.find(handle);
-    if (found == pools_.end()) return false;
-    delete found->second;
-    pools_.erase(found);
+    const auto entry = pools_.find(handle);
+    if (entry == pools_.end()) return false;
+    delete entry->second;
+    pools_.erase(entry);
     return true;
   }
   template <class Body>
   CUresult withPool(CUmemoryPool handle, Body body) {
     const std::lock_guard lock(mutex_);
-    const auto found = pools_.find(handle);
-    if (found == pools_.end()) return CUDA_ERROR_INVALID_VALUE;
-    return body(*found->second), CUDA_SUCCESS;
+    const auto entry = pools_.find(handle);
+    if (entry == pools_.end()) return CUDA_ERROR_INVALID_VALUE;
+    return body(*entry->second), CUDA_SUCCESS;
   }
   /// False if the GPU has no more.
   bool allocate(CUmemoryPool handle, const void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
     Pool& pool = *pools_.at(handle);
-    const size_t reusedBytes = std::min(pool.kept, bytes);
+    const size_t reusedBytes = std::min(pool.keptBytes, bytes);
     if (usedBytes() + bytes - reusedBytes > memoryBytes()) return false;
-    pool.kept -= reusedBytes;
-    pool.used += bytes;
+    pool.keptBytes -= reusedBytes;
+    pool.usedBytes += bytes;
     owners_[memory] = {handle, bytes};
     return true;
   }
   bool release(const void* memory) {
     const std::lock_guard lock(mutex_);
-    const auto found = owners_.find(memory);
-    if (found == owners_.end()) return false;
-    const auto [handle, bytes] = found->second;
-    owners_.erase(found);
+    const auto entry = owners_.find(memory);
+    if (entry == owners_.end()) return false;
+    const auto [handle, bytes] = entry->second;
+    owners_.erase(entry);
     if (pools_.contains(handle)) {
       Pool& pool = *pools_[handle];
-      pool.used -= bytes;
-      pool.kept = std::min<uint64_t>(pool.kept + bytes, pool.maxKept);
+      pool.usedBytes -= bytes;
+      pool.keptBytes = std::min<uint64_t>(pool.keptBytes + bytes, pool.maxKeptBytes);
     }
     return true;
   }
@@ -77,7 +77,7 @@ class GpuMemory {
   static CUmemoryPool handleOf(Pool* pool) { return reinterpret_cast<CUmemoryPool>(pool); }
   size_t usedBytes() const {
     size_t bytes = 0;
-    for (const auto& [handle, pool] : pools_) bytes += pool->used + pool->kept;
+    for (const auto& [handle, pool] : pools_) bytes += pool->usedBytes + pool->keptBytes;
     return bytes;
   }
 
@@ -87,13 +87,13 @@ class GpuMemory {
 };
 
 GpuMemory& gpuMemory() {
-  static auto& one = *new GpuMemory;
-  return one;
+  static auto& memory = *new GpuMemory;
+  return memory;
 }
 
 /// Copies in stream order; what lies on the device must be allocated there.
 CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const void* device) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([=] {
     if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
       return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -108,10 +108,10 @@ CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const v
 
 extern "C" {
 
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* wanted) {
-  if (const CUresult code = ready()) return code;
-  const bool isDevice = wanted->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
-                        wanted->locationType == MEM_LOCATION_TYPE_DEVICE && wanted->locationId < devices();
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* properties) {
+  if (const CUresult code = checkReady()) return code;
+  const bool isDevice = properties->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
+                        properties->locationType == MEM_LOCATION_TYPE_DEVICE && properties->locationId < devices();
   if (!isDevice) return CUDA_ERROR_INVALID_VALUE;
   *pool = gpuMemory().create();
   return liveResources().pools++, CUDA_SUCCESS;
@@ -124,20 +124,21 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
-  return gpuMemory().withPool(pool, [&](Pool& it) { it.maxKept = *static_cast<uint64_t*>(value); });
+  return gpuMemory().withPool(pool, [&](Pool& it) { it.maxKeptBytes = *static_cast<uint64_t*>(value); });
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* value) {
   if (attribute != MEMPOOL_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-  return gpuMemory().withPool(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.used + it.kept; });
+  return gpuMemory().withPool(pool, [&](Pool& it) { *static_cast<uint64_t*>(value) = it.usedBytes + it.keptBytes; });
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-  return gpuMemory().withPool(pool, [&](Pool& it) { it.kept = std::min(it.kept, keep - std::min(keep, it.used)); });
+  return gpuMemory().withPool(
+      pool, [&](Pool& it) { it.keptBytes = std::min(it.keptBytes, keep - std::min(keep, it.usedBytes)); });
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   constexpr size_t kAlignment = 256;
   if (bytes > memoryBytes()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -165,11 +166,11 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   *total = memoryBytes();
   *free = gpuMemory().free();
-  return ready();
+  return checkReady();
 }
 
 CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   *memory = std::malloc(std::max<size_t>(bytes, 1));
   return *memory ? (liveResources().pinned++, CUDA_SUCCESS) : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -194,10 +195,10 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
-    const bool inside = deviceMemory().contain(memory, bytes);
-    if (!inside) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
+    const bool isInside = deviceMemory().contain(memory, bytes);
+    if (!isInside) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
     std::memset(memory, value, bytes);
   });
   return CUDA_SUCCESS;

@@ -7,21 +7,21 @@ namespace emulated {
 // Nothing here is destroyed at the end of the process, for threads may still run then.
 
 LiveResourceCounts& liveResources() {
-  static auto& all = *new LiveResourceCounts;
-  return all;
+  static auto& counts = *new LiveResourceCounts;
+  return counts;
 }
 
 bool& isInitialized() {
-  static bool initialized = false;
-  return initialized;
+  static bool wasInitialized = false;
+  return wasInitialized;
 }
 
 bool& hasContext() {
-  static thread_local bool current = false;
-  return current;
+  static thread_local bool hasCurrent = false;
+  return hasCurrent;
 }
 
-CUresult ready() {
+CUresult checkReady() {
   using namespace mosaic::cuda;
   if (!isInitialized()) return CUDA_ERROR_NOT_INITIALIZED;
   if (isInCallback()) return CUDA_ERROR_NOT_PERMITTED;
@@ -29,8 +29,8 @@ CUresult ready() {
   return contextStatus().get();
 }
 
-void setStickyError(CUresult code, const std::string& what) {
-  std::fprintf(stderr, "emulated GPU: %s\n", what.c_str());
+void setStickyError(CUresult code, const std::string& message) {
+  std::fprintf(stderr, "emulated GPU: %s\n", message.c_str());
   contextStatus().fail(code);
 }
 

@@ -13,9 +13,9 @@ namespace emulated {
 
 // What tests may set of the pretended GPU, by environment variables.
 
-inline long setting(const char* name, long otherwise) {
+inline long setting(const char* name, long defaultValue) {
   const char* text = std::getenv(name);
-  return text && *text ? std::strtol(text, nullptr, 10) : otherwise;
+  return text && *text ? std::strtol(text, nullptr, 10) : defaultValue;
 }
 
 /// How many GPUs there are; 0: cuInit finds none.
@@ -57,10 +57,10 @@ bool& hasContext();
 
 /// The first reason for which a call is to be refused: a thread without a context, a callback of the driver's (which
 /// must not call it), a context that has failed. Else success.
-CUresult ready();
+CUresult checkReady();
 
 /// Fails the context as something did on the device, and reports so on stderr.
-void setStickyError(CUresult code, const std::string& what);
+void setStickyError(CUresult code, const std::string& message);
 
 /// Poison of fresh memory and of memory that was given back: NaN in every floating-point type.
 constexpr int kPoison = 0xff;

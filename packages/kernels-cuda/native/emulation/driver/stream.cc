@@ -17,18 +17,18 @@ void ContextStatus::fail(CUresult code) {
 
 // Never destroyed: threads may outlive main.
 ContextStatus& contextStatus() {
-  static auto& one = *new ContextStatus;
-  return one;
+  static auto& status = *new ContextStatus;
+  return status;
 }
 
 bool& isInCallback() {
-  static thread_local bool inCallback = false;
-  return inCallback;
+  static thread_local bool isCallbackThread = false;
+  return isCallbackThread;
 }
 
 Stream& streamOf(CUstream handle) {
-  static auto& standard = *new Stream;
-  return handle ? *reinterpret_cast<Stream*>(handle) : standard;
+  static auto& defaultStream = *new Stream;
+  return handle ? *reinterpret_cast<Stream*>(handle) : defaultStream;
 }
 
 void EventRecord::complete() {
@@ -36,12 +36,12 @@ void EventRecord::complete() {
   const std::lock_guard lock(mutex_);
   isComplete_ = true;
   nanoseconds_ = now;
-  completed_.notify_all();
+  completedCondition_.notify_all();
 }
 
-void EventRecord::await() {
+void EventRecord::waitUntilComplete() {
   std::unique_lock lock(mutex_);
-  completed_.wait(lock, [&] { return isComplete_; });
+  completedCondition_.wait(lock, [&] { return isComplete_; });
 }
 
 bool EventRecord::isComplete() {
@@ -54,17 +54,17 @@ int64_t EventRecord::nanoseconds() {
   return nanoseconds_;
 }
 
-Event::Event() { latest_->complete(); }
+Event::Event() { latestRecord_->complete(); }
 
 std::shared_ptr<EventRecord> Event::record() {
   auto record = std::make_shared<EventRecord>();
   const std::lock_guard lock(mutex_);
-  return latest_ = std::move(record);
+  return latestRecord_ = std::move(record);
 }
 
-std::shared_ptr<EventRecord> Event::latest() {
+std::shared_ptr<EventRecord> Event::latestRecord() {
   const std::lock_guard lock(mutex_);
-  return latest_;
+  return latestRecord_;
 }
 
 Stream::Stream() : thread_([this] { loop(); }) {}
@@ -72,44 +72,44 @@ Stream::Stream() : thread_([this] { loop(); }) {}
 Stream::~Stream() {
   {
     const std::lock_guard lock(mutex_);
-    closed_ = true;
+    isClosed_ = true;
   }
-  arrived_.notify_one();
+  workCondition_.notify_one();
   thread_.join();
 }
 
-void Stream::enqueue(std::function<void()> work, bool always) {
+void Stream::enqueue(std::function<void()> work, bool runsAfterFailure) {
   {
     const std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(work), always});
+    queue_.push_back({std::move(work), runsAfterFailure});
   }
-  arrived_.notify_one();
+  workCondition_.notify_one();
 }
 
 bool Stream::isIdle() {
   const std::lock_guard lock(mutex_);
-  return queue_.empty() && !busy_;
+  return queue_.empty() && !isBusy_;
 }
 
 void Stream::synchronize() {
   std::unique_lock lock(mutex_);
-  drained_.wait(lock, [&] { return queue_.empty() && !busy_; });
+  drainedCondition_.wait(lock, [&] { return queue_.empty() && !isBusy_; });
 }
 
 void Stream::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    arrived_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    workCondition_.wait(lock, [&] { return isClosed_ || !queue_.empty(); });
     if (queue_.empty()) return;
     Work work = std::move(queue_.front());
     queue_.pop_front();
-    busy_ = true;
+    isBusy_ = true;
     lock.unlock();
-    if (work.always || contextStatus().get() == 0) work.run();
+    if (work.runsAfterFailure || contextStatus().get() == 0) work.run();
     work.run = nullptr;
     lock.lock();
-    busy_ = false;
-    if (queue_.empty()) drained_.notify_all();
+    isBusy_ = false;
+    if (queue_.empty()) drainedCondition_.notify_all();
   }
 }
 
@@ -127,7 +127,7 @@ Event& eventOf(CUevent handle) { return *reinterpret_cast<Event*>(handle); }
 extern "C" {
 
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   *stream = reinterpret_cast<CUstream>(new Stream);
   return liveResources().streams++, CUDA_SUCCESS;
 }
@@ -138,19 +138,19 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamQuery(CUstream stream) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   return streamOf(stream).isIdle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   streamOf(stream).synchronize();
   return contextStatus().get();
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  if (const CUresult code = ready()) return code;
-  streamOf(stream).enqueue([record = eventOf(event).latest()] { record->await(); }, true);
+  if (const CUresult code = checkReady()) return code;
+  streamOf(stream).enqueue([record = eventOf(event).latestRecord()] { record->waitUntilComplete(); }, true);
   return CUDA_SUCCESS;
 }
 
@@ -167,7 +167,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   *event = reinterpret_cast<CUevent>(new Event);
   return liveResources().events++, CUDA_SUCCESS;
 }
@@ -180,24 +180,24 @@ CUresult cuEventDestroy_v2(CUevent event) {
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
-  if (const CUresult code = ready()) return code;
+  if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([record = eventOf(event).record()] { record->complete(); }, true);
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event) {
-  if (const CUresult code = ready()) return code;
-  return eventOf(event).latest()->isComplete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (const CUresult code = checkReady()) return code;
+  return eventOf(event).latestRecord()->isComplete() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
-  if (const CUresult code = ready()) return code;
-  eventOf(event).latest()->await();
+  if (const CUresult code = checkReady()) return code;
+  eventOf(event).latestRecord()->waitUntilComplete();
   return contextStatus().get();
 }
 
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  const int64_t elapsed = eventOf(end).latest()->nanoseconds() - eventOf(start).latest()->nanoseconds();
+  const int64_t elapsed = eventOf(end).latestRecord()->nanoseconds() - eventOf(start).latestRecord()->nanoseconds();
   *milliseconds = static_cast<float>(elapsed) / 1e6f;
   return contextStatus().get();
 }

@@ -34,14 +34,14 @@ class EventRecord {
  public:
   void complete();
   /// Blocks until it is reached.
-  void await();
+  void waitUntilComplete();
   bool isComplete();
   /// When it was reached.
   int64_t nanoseconds();
 
  private:
   std::mutex mutex_;
-  std::condition_variable completed_;
+  std::condition_variable completedCondition_;
   bool isComplete_ = false;
   int64_t nanoseconds_ = 0;
 };
@@ -53,11 +53,11 @@ class Event {
   /// Never recorded: nothing is waited for.
   Event();
   std::shared_ptr<EventRecord> record();
-  std::shared_ptr<EventRecord> latest();
+  std::shared_ptr<EventRecord> latestRecord();
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<EventRecord> latest_ = std::make_shared<EventRecord>();
+  std::shared_ptr<EventRecord> latestRecord_ = std::make_shared<EventRecord>();
 };
 
 class Stream {
@@ -66,22 +66,22 @@ class Stream {
   /// What is enqueued still runs.
   ~Stream();
 
-  /// `work` is skipped once the context has failed, unless `always`.
-  void enqueue(std::function<void()> work, bool always = false);
+  /// `work` is skipped once the context has failed, unless `runsAfterFailure`.
+  void enqueue(std::function<void()> work, bool runsAfterFailure = false);
   bool isIdle();
   void synchronize();
 
  private:
   struct Work {
     std::function<void()> run;
-    bool always;
+    bool runsAfterFailure;
   };
   void loop();
 
   std::mutex mutex_;
-  std::condition_variable arrived_, drained_;
+  std::condition_variable workCondition_, drainedCondition_;
   std::deque<Work> queue_;
-  bool busy_ = false, closed_ = false;
+  bool isBusy_ = false, isClosed_ = false;
   std::thread thread_;
 };
 

@@ -61,16 +61,16 @@ struct AsyncUnit {
 
 struct Warp {
   void* slot[32];
-  int arrived = 0;
+  int arrivedLanes = 0;
   const char* operation = nullptr;
   unsigned line = 0, column = 0;
   Clocks clocks;
 };
 
 struct Barrier {
-  int arrived = 0, expected = 0;
+  int arrivedThreads = 0, expectedThreads = 0;
   Clocks clocks{};
-  std::vector<int> waiting;
+  std::vector<int> waitingThreads;
 };
 
 struct Block;
@@ -78,9 +78,9 @@ inline thread_local constinit Block* block = nullptr;
 inline thread_local constinit Fiber* current = nullptr;
 
 /// Ends the kernel: names the thread and its place in the source.
-[[noreturn]] inline void fail(const std::string& what) {
+[[noreturn]] inline void fail(const std::string& message) {
   const std::string file = current->site.file_name();
-  throw KernelError(what + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) +
+  throw KernelError(message + " [thread " + std::to_string(current->thread) + ", " + file.substr(file.rfind('/') + 1) +
                     ":" + std::to_string(current->site.line()) + "]");
 }
 
@@ -94,8 +94,8 @@ struct Block {
   std::vector<Shadow> shadow;
   /// Once a kernel uses what only Hopper has (hopper.h).
   std::unique_ptr<AsyncUnit> asyncUnit;
-  std::deque<int> ready;
-  Stack main;
+  std::deque<int> readyThreads;
+  Stack mainStack;
   std::exception_ptr error;
   int liveThreads = 0;
   uint32_t randomState = 1;
@@ -126,27 +126,27 @@ struct Block {
 
   /// At the front they run ahead, at the back they interleave.
   void wake(const int* threads, size_t count) {
-    const bool ahead = config.seed == 0 || (random() & 1);
-    ready.insert(ahead ? ready.begin() : ready.end(), threads, threads + count);
+    const bool goesFirst = config.seed == 0 || (random() & 1);
+    readyThreads.insert(goesFirst ? readyThreads.begin() : readyThreads.end(), threads, threads + count);
   }
 
   int popReady() {
-    while (ready.empty()) {
-      if (!asyncUnit || !asyncUnit->completeCopy()) deadlock();
+    while (readyThreads.empty()) {
+      if (!asyncUnit || !asyncUnit->completeCopy()) failWithDeadlock();
     }
-    const int next = ready.front();
-    ready.pop_front();
+    const int next = readyThreads.front();
+    readyThreads.pop_front();
     return next;
   }
 
-  [[noreturn]] void deadlock() {
-    std::map<std::string, int> places;
+  [[noreturn]] void failWithDeadlock() {
+    std::map<std::string, int> threadCounts;
     for (const Fiber& fiber : fibers) {
-      const bool exited = fiber.state[0] == 'e';
-      places[std::string(fiber.state) + ":" + std::to_string(exited ? 0 : fiber.site.line())]++;
+      const bool hasExited = fiber.state[0] == 'e';
+      threadCounts[std::string(fiber.state) + ":" + std::to_string(hasExited ? 0 : fiber.site.line())]++;
     }
     std::string report = "deadlock (divergent barrier or collective?):";
-    for (const auto& [place, count] : places) report += " " + std::to_string(count) + " threads " + place + ";";
+    for (const auto& [place, count] : threadCounts) report += " " + std::to_string(count) + " threads " + place + ";";
     fail(report);
   }
 
@@ -154,16 +154,16 @@ struct Block {
     Block& self = *block;
     try {
       self.body();
-      if (!current->open.empty()) fail("cp.async was not committed before exit");
+      if (!current->uncommittedCopies.empty()) fail("cp.async was not committed before exit");
       if (self.asyncUnit) self.asyncUnit->onThreadExit();
       current->state = "exited";
-      if (--self.liveThreads) self.ready.push_front(self.popReady());
+      if (--self.liveThreads) self.readyThreads.push_front(self.popReady());
     } catch (...) {
       self.error = std::current_exception();
     }
-    if (self.error || !self.liveThreads) switchStacks(&current->stack, &self.main);  // never comes back
-    const int next = self.ready.front();
-    self.ready.pop_front();
+    if (self.error || !self.liveThreads) switchStacks(&current->stack, &self.mainStack);  // never comes back
+    const int next = self.readyThreads.front();
+    self.readyThreads.pop_front();
     self.switchTo(next);
   }
 
@@ -172,10 +172,10 @@ struct Block {
     reset();
     block = this;
     current = &fibers[static_cast<size_t>(popReady())];
-    switchStacks(&main, &current->stack);
+    switchStacks(&mainStack, &current->stack);
     if (error) std::rethrow_exception(error);
-    const char* unfinished = asyncUnit ? asyncUnit->describePending() : "";
-    if (*unfinished) throw KernelError(unfinished);
+    const char* pendingReport = asyncUnit ? asyncUnit->describePending() : "";
+    if (*pendingReport) throw KernelError(pendingReport);
   }
 
   void reset() {
@@ -183,7 +183,7 @@ struct Block {
     fibers.resize(static_cast<size_t>(threads));
     warps.assign(static_cast<size_t>(threads / 32), {});
     barriers = {};
-    ready.clear();
+    readyThreads.clear();
     error = nullptr;
     liveThreads = threads;
     asyncUnit.reset();
@@ -195,7 +195,8 @@ struct Block {
       warps[warp].clocks[warp] = 1;
     }
     for (int thread = 0; thread < threads; thread++) start(thread);
-    if (config.seed) std::rotate(ready.begin(), ready.begin() + 32 * (random() % (threads / 32)), ready.end());
+    if (config.seed)
+      std::rotate(readyThreads.begin(), readyThreads.begin() + 32 * (random() % (threads / 32)), readyThreads.end());
   }
 
   void start(int thread) {
@@ -205,13 +206,13 @@ struct Block {
     fiber.warp = thread / 32;
     fiber.lane = thread % 32;
     fiber.state = "ready";
-    fiber.open.clear();
+    fiber.uncommittedCopies.clear();
     fiber.groups.clear();
     fiber.notFenced = {};
-    const auto flat = static_cast<unsigned>(thread);
-    fiber.index = dim3(flat % shape.x, flat / shape.x % shape.y, flat / (shape.x * shape.y));
+    const auto linearIndex = static_cast<unsigned>(thread);
+    fiber.index = dim3(linearIndex % shape.x, linearIndex / shape.x % shape.y, linearIndex / (shape.x * shape.y));
     makeStack(&fiber.stack, fiber.memory.get(), kStackBytes, &entry);
-    ready.push_back(thread);
+    readyThreads.push_back(thread);
   }
 
   // ── shared memory
@@ -224,47 +225,49 @@ struct Block {
 
   void onRead(uint32_t address, uint32_t bytes, uint32_t actor) {
     sharedBytes += bytes;
-    if (!config.races) return;
+    if (!config.detectsRaces) return;
     const auto warp = static_cast<uint32_t>(current->warp);
     const Clocks& clocks = warps[warp].clocks;
     const uint32_t record = actor << kClockBits | clocks[warp];
     const uint32_t first = (address - kSharedBase) / 4, end = (address - kSharedBase + bytes + 3) / 4;
     Shadow* const words = shadow.data();
     for (uint32_t word = first; word < end; word++) {
-      Shadow& one = words[word];
-      if (one.pending & kCopyPending || !one.writer || !isOrdered(one.writer, actor, warp, clocks)) failRead(word);
-      if (warpOfRecord(one.read0) != warp) one.read1 = one.read0;  // another warp's record, too
-      one.read0 = record;
+      Shadow& shadowWord = words[word];
+      if (shadowWord.pending & kCopyPending || !shadowWord.writer || !isOrdered(shadowWord.writer, actor, warp, clocks))
+        failRead(word);
+      if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // another warp's record, too
+      shadowWord.read0 = record;
     }
   }
 
-  void onWrite(uint32_t address, uint32_t bytes, uint32_t actor, bool inFlight = false) {
+  void onWrite(uint32_t address, uint32_t bytes, uint32_t actor, bool isInFlight = false) {
     sharedBytes += bytes;
-    if (!config.races) return;
+    if (!config.detectsRaces) return;
     const auto warp = static_cast<uint32_t>(current->warp);
     const Clocks& clocks = warps[warp].clocks;
-    const Shadow written{actor << kClockBits | clocks[warp], 0, 0, inFlight ? kCopyPending : kNotFenced};
+    const Shadow newShadow{actor << kClockBits | clocks[warp], 0, 0, isInFlight ? kCopyPending : kNotFenced};
     const uint32_t first = (address - kSharedBase) / 4, end = (address - kSharedBase + bytes + 3) / 4;
     Shadow* const words = shadow.data();
     for (uint32_t word = first; word < end; word++) {
-      Shadow& one = words[word];
-      if (one.writer && !isOrdered(one.writer, actor, warp, clocks)) failWrite(word, "over data of", one.writer);
-      for (const uint32_t read : {one.read0, one.read1}) {
+      Shadow& shadowWord = words[word];
+      if (shadowWord.writer && !isOrdered(shadowWord.writer, actor, warp, clocks))
+        failWrite(word, "over data of", shadowWord.writer);
+      for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
         // What the whole warp has read precedes what its lanes do next.
         if (!read || read >> kClockBits == kWarpActor + warp || isOrdered(read, actor, warp, clocks)) continue;
         failWrite(word, "of data still read by", read);
       }
-      one = written;
+      shadowWord = newShadow;
     }
-    if (!inFlight) current->notFenced.include(first, end);
+    if (!isInFlight) current->notFenced.include(first, end);
   }
 
   /// fence.proxy.async: the asynchronous proxy sees what the current thread stored.
   void fenceAsyncProxy() {
     auto& [first, end] = current->notFenced;
     for (uint32_t word = first; word < end; word++) {
-      Shadow& one = shadow[word];
-      if (one.writer >> kClockBits == static_cast<uint32_t>(current->thread)) one.pending &= ~kNotFenced;
+      Shadow& shadowWord = shadow[word];
+      if (shadowWord.writer >> kClockBits == static_cast<uint32_t>(current->thread)) shadowWord.pending &= ~kNotFenced;
     }
     current->notFenced = {};
   }
@@ -272,8 +275,8 @@ struct Block {
  private:
   /// Whether the access in `record` happened before what `actor` of `warp`, whose clocks are given, does now.
   static bool isOrdered(uint32_t record, uint32_t actor, uint32_t warp, const Clocks& clocks) {
-    const uint32_t clock = record & kClockMask, other = warpOfRecord(record);
-    if (other != warp) return clocks[other] >= clock;
+    const uint32_t clock = record & kClockMask, otherWarp = warpOfRecord(record);
+    if (otherWarp != warp) return clocks[otherWarp] >= clock;
     return record >> kClockBits == actor || clock < clocks[warp];
   }
 
@@ -287,14 +290,14 @@ struct Block {
 
   [[noreturn, gnu::noinline]] void failRead(uint32_t word) {
     const std::string place = " at +" + std::to_string(word * 4);
-    const Shadow& one = shadow[word];
-    if (one.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place);
-    if (!one.writer) fail("read of uninitialised shared memory" + place);
-    fail("race: read" + place + " of data written by " + actorName(one.writer));
+    const Shadow& shadowWord = shadow[word];
+    if (shadowWord.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place);
+    if (!shadowWord.writer) fail("read of uninitialised shared memory" + place);
+    fail("race: read" + place + " of data written by " + actorName(shadowWord.writer));
   }
 
-  [[noreturn, gnu::noinline]] void failWrite(uint32_t word, const char* what, uint32_t record) {
-    fail("race: write at +" + std::to_string(word * 4) + " " + what + " " + actorName(record));
+  [[noreturn, gnu::noinline]] void failWrite(uint32_t word, const char* relation, uint32_t record) {
+    fail("race: write at +" + std::to_string(word * 4) + " " + relation + " " + actorName(record));
   }
 };
 

@@ -8,11 +8,11 @@ namespace emulated {
 /// Every lane of a warp has its `laneOperands`; the last of the 32 executes the operation for all, in `combine(lanes)`.
 template <class Lane, class Body>
 inline void collective(const char* operation, CallSite site, Lane& laneOperands, Body&& combine) {
-  Block& all = *block;
+  Block& thisBlock = *block;
   Fiber& fiber = *current;
-  Warp& warp = all.warps[static_cast<size_t>(fiber.warp)];
+  Warp& warp = thisBlock.warps[static_cast<size_t>(fiber.warp)];
   fiber.site = site;
-  if (warp.arrived == 0) {
+  if (warp.arrivedLanes == 0) {
     warp.operation = operation;
     warp.line = site.line();
     warp.column = site.column();
@@ -21,50 +21,50 @@ inline void collective(const char* operation, CallSite site, Lane& laneOperands,
          warp.operation + ":" + std::to_string(warp.line));
   }
   warp.slot[fiber.lane] = &laneOperands;
-  if (++warp.arrived < 32) return all.wait(operation);
-  warp.arrived = 0;
+  if (++warp.arrivedLanes < 32) return thisBlock.wait(operation);
+  warp.arrivedLanes = 0;
   combine(reinterpret_cast<Lane**>(warp.slot));
-  int others[31], count = 0;
+  int otherThreads[31], count = 0;
   for (int lane = 0; lane < 32; lane++) {
-    if (lane != fiber.lane) others[count++] = fiber.warp * 32 + lane;
+    if (lane != fiber.lane) otherThreads[count++] = fiber.warp * 32 + lane;
   }
-  all.wake(others, 31);
+  thisBlock.wake(otherThreads, 31);
 }
 
-/// bar.sync (`wait`) and bar.arrive; `expected` threads complete it.
-inline void barrier(int id, int expected, bool wait, CallSite site) {
-  Block& all = *block;
+/// bar.sync (`isBlocking`) and bar.arrive; `expectedThreads` complete it.
+inline void barrier(int id, int expectedThreads, bool isBlocking, CallSite site) {
+  Block& thisBlock = *block;
   current->site = site;
-  if (id < 0 || id >= 16 || expected <= 0 || expected % 32)
+  if (id < 0 || id >= 16 || expectedThreads <= 0 || expectedThreads % 32)
     fail("a barrier requires an index below 16 and whole warps");
-  Barrier& bar = all.barriers[static_cast<size_t>(id)];
+  Barrier& bar = thisBlock.barriers[static_cast<size_t>(id)];
   const auto me = static_cast<size_t>(current->warp);
-  Clocks& clocks = all.warps[me].clocks;
-  if (bar.arrived && bar.expected != expected) fail("barrier used with different thread counts");
-  bar.expected = expected;
+  Clocks& clocks = thisBlock.warps[me].clocks;
+  if (bar.arrivedThreads && bar.expectedThreads != expectedThreads) fail("barrier used with different thread counts");
+  bar.expectedThreads = expectedThreads;
   join(bar.clocks, clocks);
-  if (wait) bar.waiting.push_back(current->thread);
+  if (isBlocking) bar.waitingThreads.push_back(current->thread);
   else clocks[me]++;  // what follows an arrive is not covered by it
-  if (++bar.arrived < expected) {
-    if (wait) all.wait("__syncthreads/bar.sync");
+  if (++bar.arrivedThreads < expectedThreads) {
+    if (isBlocking) thisBlock.wait("__syncthreads/bar.sync");
     return;
   }
-  std::vector<int> waiting = std::move(bar.waiting);
-  const Clocks reached = bar.clocks;
+  std::vector<int> waitingThreads = std::move(bar.waitingThreads);
+  const Clocks reachedClocks = bar.clocks;
   bar = Barrier{};
-  std::vector<bool> visited(all.warps.size());
-  for (const int thread : waiting) {
+  std::vector<bool> visitedWarps(thisBlock.warps.size());
+  for (const int thread : waitingThreads) {
     const auto warp = static_cast<size_t>(thread / 32);
-    if (visited[warp]) continue;
-    visited[warp] = true;
-    join(all.warps[warp].clocks, reached);
-    all.warps[warp].clocks[warp]++;
+    if (visitedWarps[warp]) continue;
+    visitedWarps[warp] = true;
+    join(thisBlock.warps[warp].clocks, reachedClocks);
+    thisBlock.warps[warp].clocks[warp]++;
   }
-  std::erase(waiting, current->thread);
-  all.wake(waiting.data(), waiting.size());
-  if (!wait || !config.seed || !(all.random() & 1)) return;
-  all.ready.push_back(current->thread);  // lets the others run first
-  all.wait("ready");
+  std::erase(waitingThreads, current->thread);
+  thisBlock.wake(waitingThreads.data(), waitingThreads.size());
+  if (!isBlocking || !config.seed || !(thisBlock.random() & 1)) return;
+  thisBlock.readyThreads.push_back(current->thread);  // lets the others run first
+  thisBlock.wait("ready");
 }
 
 }  // namespace emulated

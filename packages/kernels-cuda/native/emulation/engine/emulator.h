@@ -28,7 +28,7 @@ struct Config {
   /// Threads of the host, each with a block of its own.
   int workers = 1;
   /// Whether races on shared memory are looked for; about a tenth of the time.
-  bool races = true;
+  bool detectsRaces = true;
 };
 inline Config config;
 

@@ -70,10 +70,10 @@ __attribute__((naked, noinline)) inline void switchStacks(Stack* /*save*/, Stack
       "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n pop %rcx\n jmp *%rcx");
 }
 inline void makeStack(Stack* stack, char* memory, size_t bytes, void (*entry)()) {
-  constexpr int kSaved = 6, kSlots = 8;  // with the address of `entry` on top, 16-byte aligned
+  constexpr int kSavedRegisters = 6, kSlots = 8;  // with the address of `entry` on top, 16-byte aligned
   void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(memory) + bytes) & ~uintptr_t{63}) - kSlots;
   for (int i = 0; i < kSlots; i++) top[i] = nullptr;
-  top[kSaved] = reinterpret_cast<void*>(entry);
+  top[kSavedRegisters] = reinterpret_cast<void*>(entry);
   *stack = top;
 }
 
@@ -106,7 +106,7 @@ struct Fiber {
   int thread = 0, warp = 0, lane = 0;
   const char* state = "ready";  // for the report of a deadlock
   CallSite site;
-  std::vector<Copy> open;                // cp.async, not committed
+  std::vector<Copy> uncommittedCopies;   // cp.async, not committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
   StoredRange notFenced;                 // since its last fence.proxy.async
 };

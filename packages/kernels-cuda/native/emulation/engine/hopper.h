@@ -14,7 +14,7 @@
 namespace emulated {
 
 /// What an mbarrier can count of arrivals, and of bytes.
-constexpr int kMaxPending = (1 << 20) - 1;
+constexpr int kMaxPendingArrivals = (1 << 20) - 1;
 
 struct Mbarrier {
   int count = 0, pending = 0, bytes = 0;
@@ -22,8 +22,8 @@ struct Mbarrier {
   size_t initWarp = 0;       // the warp that made it
   uint32_t initClock = 0;      // by its clock
   bool isVisibleToTma = false;  // to TMA
-  Clocks clocks{}, done{};
-  std::vector<int> waiting;
+  Clocks clocks{}, completedClocks{};
+  std::vector<int> waitingThreads;
 };
 
 struct TmaCopy {
@@ -39,19 +39,19 @@ class HopperUnit : public AsyncUnit {
  public:
   HopperUnit(size_t threads) : groups(threads) {}
 
-  static HopperUnit& ofCurrentBlock() {
+  static HopperUnit& getCurrent() {
     if (!block->asyncUnit) block->asyncUnit = std::make_unique<HopperUnit>(block->fibers.size());
     return static_cast<HopperUnit&>(*block->asyncUnit);
   }
 
   void init(SharedAddress bar, int count) {
     block->at(bar, 8, 8);
-    if (count < 1 || count > kMaxPending) fail("mbarrier.init with a count out of range");
-    Mbarrier fresh;
-    fresh.count = fresh.pending = count;
-    fresh.initWarp = static_cast<size_t>(current->warp);
-    fresh.initClock = block->warps[fresh.initWarp].clocks[fresh.initWarp];
-    barriers_[bar] = fresh;
+    if (count < 1 || count > kMaxPendingArrivals) fail("mbarrier.init with a count out of range");
+    Mbarrier newBarrier;
+    newBarrier.count = newBarrier.pending = count;
+    newBarrier.initWarp = static_cast<size_t>(current->warp);
+    newBarrier.initClock = block->warps[newBarrier.initWarp].clocks[newBarrier.initWarp];
+    barriers_[bar] = newBarrier;
   }
 
   void fenceInit() {
@@ -64,20 +64,20 @@ class HopperUnit : public AsyncUnit {
     Clocks& clocks = block->warps[static_cast<size_t>(current->warp)].clocks;
     if (bar.pending == 0) fail("more arrivals than the mbarrier's count");
     bar.bytes += bytes;
-    if (bytes < 0 || bar.bytes > kMaxPending) fail("the byte count of the mbarrier is out of range");
+    if (bytes < 0 || bar.bytes > kMaxPendingArrivals) fail("the byte count of the mbarrier is out of range");
     bar.pending--;
     join(bar.clocks, clocks);
     clocks[static_cast<size_t>(current->warp)]++;
     completePhase(bar);
   }
 
-  void await(SharedAddress at, unsigned parity) {
+  void waitForPhase(SharedAddress at, unsigned parity) {
     Mbarrier& bar = barrierAt(at);
     while (bar.phase == parity) {
-      bar.waiting.push_back(current->thread);
+      bar.waitingThreads.push_back(current->thread);
       block->wait("mbarrier.try_wait");
     }
-    join(block->warps[static_cast<size_t>(current->warp)].clocks, bar.done);
+    join(block->warps[static_cast<size_t>(current->warp)].clocks, bar.completedClocks);
   }
 
   void copy(const TmaCopy& box) {
@@ -94,9 +94,9 @@ class HopperUnit : public AsyncUnit {
 
   bool completeCopy() override {
     if (copies_.empty()) return false;
-    const size_t which = config.seed ? block->random() % copies_.size() : copies_.size() - 1;
-    const TmaCopy box = copies_[which];
-    copies_.erase(copies_.begin() + static_cast<long>(which));
+    const size_t copyIndex = config.seed ? block->random() % copies_.size() : copies_.size() - 1;
+    const TmaCopy box = copies_[copyIndex];
+    copies_.erase(copies_.begin() + static_cast<long>(copyIndex));
     for (int row = 0; row < box.map.boxRows; row++) completeRow(box, row);
     Mbarrier& bar = barriers_.at(box.bar);
     bar.bytes -= box.bytes();
@@ -115,9 +115,9 @@ class HopperUnit : public AsyncUnit {
 
  private:
   Mbarrier& barrierAt(SharedAddress at) {
-    const auto found = barriers_.find(at);
-    if (found == barriers_.end()) fail("mbarrier used before mbarrier.init");
-    Mbarrier& bar = found->second;
+    const auto entry = barriers_.find(at);
+    if (entry == barriers_.end()) fail("mbarrier used before mbarrier.init");
+    Mbarrier& bar = entry->second;
     const auto warp = static_cast<size_t>(current->warp);
     const bool isVisible = warp == bar.initWarp || block->warps[warp].clocks[bar.initWarp] >= bar.initClock;
     if (!isVisible) fail("race: mbarrier used by a warp to which its mbarrier.init is not visible");
@@ -128,30 +128,30 @@ class HopperUnit : public AsyncUnit {
     if (bar.pending || bar.bytes) return;
     bar.phase ^= 1;
     bar.pending = bar.count;
-    bar.done = bar.clocks;
-    block->wake(bar.waiting.data(), bar.waiting.size());
-    bar.waiting.clear();
+    bar.completedClocks = bar.clocks;
+    block->wake(bar.waitingThreads.data(), bar.waitingThreads.size());
+    bar.waitingThreads.clear();
   }
 
   /// One row of a box: 128 bytes, 16 at a time, for these stay together when rows are permuted.
   void completeRow(const TmaCopy& box, int row) {
     const EncodedTensorMap& map = box.map;
-    char line[kPanelBytes] = {};
+    char rowData[kPanelBytes] = {};
     const int64_t at[4] = {box.at[0], box.at[1] + row, box.at[2], box.at[3]};
-    bool inside = at[0] >= 0 && at[0] < map.length[0];
+    bool isInside = at[0] >= 0 && at[0] < map.length[0];
     int64_t offset = at[0] * 2;
     for (int axis = 1; axis < 4; axis++) {
-      inside = inside && at[axis] >= 0 && at[axis] < map.length[axis];
+      isInside = isInside && at[axis] >= 0 && at[axis] < map.length[axis];
       offset += at[axis] * map.stride[axis];
     }
-    if (inside) {
+    if (isInside) {
       const auto bytes = static_cast<size_t>(std::min<int64_t>(kPanelBytes, (map.length[0] - at[0]) * 2));
       checkGlobal(map.base + offset, bytes, 16, "TMA read");
-      std::memcpy(line, map.base + offset, bytes);
+      std::memcpy(rowData, map.base + offset, bytes);
     }
     for (uint32_t chunk = 0; chunk < kPanelBytes; chunk += 16) {
       const SharedAddress to = swizzle128B(box.to + static_cast<uint32_t>(row) * kPanelBytes + chunk);
-      std::memcpy(block->at(to, 16, 16), line + chunk, 16);
+      std::memcpy(block->at(to, 16, 16), rowData + chunk, 16);
       for (int word = 0; word < 4; word++) block->shadow[(to - kSharedBase) / 4 + word].pending = 0;
     }
   }

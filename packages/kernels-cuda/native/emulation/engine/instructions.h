@@ -70,17 +70,17 @@ DEVICE void storeShared(SharedAddress a, float v CALL_SITE) { emulated::storeWor
 DEVICE void storeSharedBits(SharedAddress a, uint32_t v CALL_SITE) { emulated::storeWord(a, v, site); }
 
 /// The slot is poisoned and in flight from now on; the bytes come at the wait.
-inline void copyAsync16(SharedAddress to, const void* p, bool real CALL_SITE) {
+inline void copyAsync16(SharedAddress to, const void* p, bool isInBounds CALL_SITE) {
   emulated::current->site = site;
   char* slot = emulated::block->at(to, 16, 16);
-  if (real) emulated::checkGlobal(p, 16, 16, "cp.async read");
+  if (isInBounds) emulated::checkGlobal(p, 16, 16, "cp.async read");
   emulated::block->onWrite(to, 16, static_cast<uint32_t>(emulated::current->thread), true);
   std::memset(slot, 0xff, 16);
-  emulated::current->open.push_back({to, p, real ? 16 : 0});
+  emulated::current->uncommittedCopies.push_back({to, p, isInBounds ? 16 : 0});
 }
 DEVICE void commitCopies() {
-  emulated::current->groups.push_back(std::move(emulated::current->open));
-  emulated::current->open.clear();
+  emulated::current->groups.push_back(std::move(emulated::current->uncommittedCopies));
+  emulated::current->uncommittedCopies.clear();
 }
 template <int N>
 inline void waitCopies(CALL_SITE_ONLY) {
@@ -157,9 +157,9 @@ DEVICE void syncNamed(int id, int threads CALL_SITE) { emulated::barrier(id, thr
 DEVICE void arriveNamed(int id, int threads CALL_SITE) { emulated::barrier(id, threads, false, site); }
 DEVICE void syncWarp(CALL_SITE_ONLY) {
   struct Lane {
-  } own;
+  } ownLane;
   const auto warp = static_cast<size_t>(emulated::current->warp);
-  emulated::collective("__syncwarp", site, own, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
+  emulated::collective("__syncwarp", site, ownLane, [warp](Lane**) { emulated::block->warps[warp].clocks[warp]++; });
 }
 
 namespace emulated {
@@ -171,11 +171,11 @@ struct Shuffled {
 };
 template <class T>
 inline T exchange(T value, int source, const char* operation, CallSite site) {
-  Shuffled<T> own{value, {}, source};
-  collective(operation, site, own, [](Shuffled<T>** lanes) {
+  Shuffled<T> ownLane{value, {}, source};
+  collective(operation, site, ownLane, [](Shuffled<T>** lanes) {
     for (int i = 0; i < 32; i++) lanes[i]->out = lanes[lanes[i]->source & 31]->value;
   });
-  return own.out;
+  return ownLane.out;
 }
 
 }  // namespace emulated
@@ -188,16 +188,16 @@ template <class T>
 DEVICE T shuffle(T v, int lane CALL_SITE) {
   return emulated::exchange(v, lane, "shfl.idx", site);
 }
-DEVICE bool anyLane(bool holds CALL_SITE) {
+DEVICE bool anyLane(bool condition CALL_SITE) {
   struct Vote {
-    bool holds, any;
-  } own{holds, false};
-  emulated::collective("vote.any", site, own, [](Vote** lanes) {
-    bool any = false;
-    for (int i = 0; i < 32; i++) any = any || lanes[i]->holds;
-    for (int i = 0; i < 32; i++) lanes[i]->any = any;
+    bool condition, anyHolds;
+  } ownLane{condition, false};
+  emulated::collective("vote.any", site, ownLane, [](Vote** lanes) {
+    bool anyHolds = false;
+    for (int i = 0; i < 32; i++) anyHolds = anyHolds || lanes[i]->condition;
+    for (int i = 0; i < 32; i++) lanes[i]->anyHolds = anyHolds;
   });
-  return own.any;
+  return ownLane.anyHolds;
 }
 
 // ── tensor cores
@@ -209,7 +209,7 @@ struct MatrixLane {
   uint32_t* registers;
 };
 
-inline void readMatrices(MatrixLane** lanes, bool transposed) {
+inline void readMatrices(MatrixLane** lanes, bool isTransposed) {
   stats.ldmatrix.fetch_add(1, std::memory_order_relaxed);
   for (int matrix = 0; matrix < 4; matrix++) {
     uint16_t x[8][8];
@@ -224,15 +224,15 @@ inline void readMatrices(MatrixLane** lanes, bool transposed) {
     for (int t = 0; t < 32; t++) {
       const int i = t / 4, j = t % 4 * 2;
       lanes[t]->registers[matrix] =
-          transposed ? x[j][i] | uint32_t{x[j + 1][i]} << 16 : x[i][j] | uint32_t{x[i][j + 1]} << 16;
+          isTransposed ? x[j][i] | uint32_t{x[j + 1][i]} << 16 : x[i][j] | uint32_t{x[i][j + 1]} << 16;
     }
   }
 }
 
-inline void loadMatrices(uint32_t* r, SharedAddress a, bool transposed, CallSite site) {
-  MatrixLane own{a, r};
-  collective(transposed ? "ldmatrix.trans" : "ldmatrix", site, own,
-             [transposed](MatrixLane** lanes) { readMatrices(lanes, transposed); });
+inline void loadMatrices(uint32_t* r, SharedAddress a, bool isTransposed, CallSite site) {
+  MatrixLane ownLane{a, r};
+  collective(isTransposed ? "ldmatrix.trans" : "ldmatrix", site, ownLane,
+             [isTransposed](MatrixLane** lanes) { readMatrices(lanes, isTransposed); });
 }
 
 struct Product {
@@ -277,6 +277,7 @@ DEVICE void loadMatrixTransposed(uint32_t (&r)[4], SharedAddress a CALL_SITE) {
 
 template <class T>
 inline void mma16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1 CALL_SITE) {
-  emulated::Product own{c, a, {b0, b1}};
-  emulated::collective("mma.m16n8k16", site, own, [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
+  emulated::Product ownLane{c, a, {b0, b1}};
+  emulated::collective("mma.m16n8k16", site, ownLane,
+                       [](emulated::Product** lanes) { emulated::multiplyAll<T>(lanes); });
 }

@@ -20,42 +20,42 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
   if (threads % 32 || threads < 32 || threads > 1024)
     throw KernelError("a block requires 32 to 1024 threads in whole warps");
   if (at.sharedBytes > kMaxSharedBytes) throw KernelError("more than 227 KiB of shared memory");
-  const int64_t total = int64_t{grid.x} * grid.y * grid.z;
-  std::atomic<int64_t> next{0};
+  const int64_t blockCount = int64_t{grid.x} * grid.y * grid.z;
+  std::atomic<int64_t> nextBlock{0};
   std::exception_ptr error;
   std::mutex mutex;
-  const auto work = [&] {
-    Block one;
-    one.grid = grid;
-    one.shape = shape;
-    one.shared.resize(at.sharedBytes);
-    one.shadow.resize(at.sharedBytes / 4 + 1);
-    one.body = [&] { kernel(parameters); };
-    for (int64_t i; (i = next++) < total;) {
-      const auto flat = static_cast<unsigned>(i);
+  const auto runBlocks = [&] {
+    Block threadBlock;
+    threadBlock.grid = grid;
+    threadBlock.shape = shape;
+    threadBlock.shared.resize(at.sharedBytes);
+    threadBlock.shadow.resize(at.sharedBytes / 4 + 1);
+    threadBlock.body = [&] { kernel(parameters); };
+    for (int64_t i; (i = nextBlock++) < blockCount;) {
+      const auto linearIndex = static_cast<unsigned>(i);
       try {
-        one.run(dim3(flat % grid.x, flat / grid.x % grid.y, flat / (grid.x * grid.y)));
+        threadBlock.run(dim3(linearIndex % grid.x, linearIndex / grid.x % grid.y, linearIndex / (grid.x * grid.y)));
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (!error) error = std::current_exception();
-        next = total;
+        nextBlock = blockCount;
       }
     }
-    stats.switches += one.switches;
-    stats.globalBytes += one.globalBytes;
-    stats.sharedBytes += one.sharedBytes;
+    stats.switches += threadBlock.switches;
+    stats.globalBytes += threadBlock.globalBytes;
+    stats.sharedBytes += threadBlock.sharedBytes;
   };
   std::vector<std::thread> helpers;
-  for (int i = 1; i < config.workers; i++) helpers.emplace_back(work);
-  work();
+  for (int i = 1; i < config.workers; i++) helpers.emplace_back(runBlocks);
+  runBlocks();
   for (std::thread& helper : helpers) helper.join();
   if (error) std::rethrow_exception(error);
 }
 
 /// Global memory that a kernel touches must be allocated on the device.
-inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* what) {
-  if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + what);
-  if (!deviceMemory().contain(pointer, bytes)) fail(std::string("global ") + what + " out of bounds");
+inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* access) {
+  if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + access);
+  if (!deviceMemory().contain(pointer, bytes)) fail(std::string("global ") + access + " out of bounds");
   block->globalBytes += bytes;
 }
 

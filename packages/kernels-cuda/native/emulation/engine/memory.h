@@ -21,24 +21,24 @@ class AllocationMap {
   /// The bytes that were there, 0 if nothing began at `base`.
   size_t remove(const void* base) {
     const std::unique_lock lock(mutex_);
-    const auto found = ranges_.find(reinterpret_cast<uintptr_t>(base));
-    if (found == ranges_.end()) return 0;
-    const size_t bytes = found->second;
+    const auto entry = ranges_.find(reinterpret_cast<uintptr_t>(base));
+    if (entry == ranges_.end()) return 0;
+    const size_t bytes = entry->second;
     epoch_++;
-    ranges_.erase(found);
+    ranges_.erase(entry);
     return bytes;
   }
 
   /// Called for every access of every thread: each host thread caches the range that it found last.
   bool contain(const void* pointer, size_t bytes) const {
-    static thread_local Allocation last;
+    static thread_local Allocation lastFound;
     const auto at = reinterpret_cast<uintptr_t>(pointer);
     const uint64_t epoch = epoch_.load(std::memory_order_acquire);
-    if (last.epoch != epoch || at < last.base || at >= last.end) {
-      last = find(at);
-      last.epoch = epoch;
+    if (lastFound.epoch != epoch || at < lastFound.base || at >= lastFound.end) {
+      lastFound = find(at);
+      lastFound.epoch = epoch;
     }
-    return at >= last.base && at + bytes <= last.end;
+    return at >= lastFound.base && at + bytes <= lastFound.end;
   }
 
  private:
@@ -49,9 +49,9 @@ class AllocationMap {
 
   Allocation find(uintptr_t at) const {
     const std::shared_lock lock(mutex_);
-    auto after = ranges_.upper_bound(at);
-    if (after == ranges_.begin()) return {};
-    const auto& [base, length] = *--after;
+    auto nextRange = ranges_.upper_bound(at);
+    if (nextRange == ranges_.begin()) return {};
+    const auto& [base, length] = *--nextRange;
     return {base, base + length, 0};
   }
 

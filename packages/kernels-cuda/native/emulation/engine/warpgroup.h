@@ -30,16 +30,16 @@ struct WgmmaOperation {
   uint64_t a, b;
   const uint32_t* registers;
   uint32_t heldRegisters[4];  // what the registers held when it was started
-  bool transposed, add;
+  bool isTransposed, add;
   float* accumulators;
   Widen widen;
 };
 
 struct WgmmaLane {
   std::vector<std::vector<WgmmaOperation>> committed;
-  std::vector<WgmmaOperation> open;
+  std::vector<WgmmaOperation> uncommitted;
   std::map<float*, std::vector<float>> results;  // values of accumulators of pending products
-  bool fenced = false;
+  bool isFenced = false;
   std::map<const void*, std::vector<uint32_t>> atFence;  // what registers held there that products have used so far
 };
 
@@ -47,19 +47,19 @@ class Warpgroups {
  public:
   Warpgroups(size_t threads)
       : lanes_(threads),
-        issued_(threads / 32),
+        issuedCounts_(threads / 32),
         registers_(threads / 32, initialRegistersOf(threads)),
         issueLog_(threads / 128) {}
 
   void fence() {
-    currentLane().fenced = true;
+    currentLane().isFenced = true;
     for (auto& [registers, heldRegisters] : currentLane().atFence)
       std::memcpy(heldRegisters.data(), registers, heldRegisters.size() * 4);
   }
 
   void commit() {
-    currentLane().committed.push_back(std::move(currentLane().open));
-    currentLane().open.clear();
+    currentLane().committed.push_back(std::move(currentLane().uncommitted));
+    currentLane().uncommitted.clear();
   }
 
   void start(WgmmaOperation product, CallSite site) {
@@ -71,7 +71,7 @@ class Warpgroups {
       if (current->warp % 4 == 0) stats.wgmma.fetch_add(1, std::memory_order_relaxed);
     });
     WgmmaLane& lane = currentLane();
-    if (!lane.fenced) fail("wgmma without wgmma.fence since the last wait");
+    if (!lane.isFenced) fail("wgmma without wgmma.fence since the last wait");
     float* accumulators = product.accumulators;
     const int count = product.columns / 2;
     if (product.registers) checkFenced(lane, product.registers, 4);
@@ -81,37 +81,37 @@ class Warpgroups {
     }
     std::fill(accumulators, accumulators + count, NAN);
     if (product.registers) std::copy(product.registers, product.registers + 4, product.heldRegisters);
-    lane.open.push_back(product);
+    lane.uncommitted.push_back(product);
   }
 
-  /// Until at most `most` groups are pending; `done` are the accumulators that it completes, which the compiler may use
-  /// again.
-  void wait(size_t most, std::initializer_list<const float*> done, CallSite site) {
+  /// Until at most `maxPending` groups are pending; `completed` are the accumulators that it completes, which the
+  /// compiler may use again.
+  void wait(size_t maxPending, std::initializer_list<const float*> completed, CallSite site) {
     WgmmaLane& lane = currentLane();
-    lane.fenced = false;
-    for (const float* accumulators : done) {
+    lane.isFenced = false;
+    for (const float* accumulators : completed) {
       if (!lane.results.count(const_cast<float*>(accumulators))) {
         fail("wgmma.wait_group lists accumulators that no wgmma writes");
       }
     }
-    const size_t before = lane.results.size();
-    collective("wgmma.wait_group", site, lane, [this, most](WgmmaLane** lanes) {
+    const size_t oldCount = lane.results.size();
+    collective("wgmma.wait_group", site, lane, [this, maxPending](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->committed.size() != lanes[0]->committed.size())
           fail("wgmma: lanes committed different numbers of groups");
       }
-      const size_t all = lanes[0]->committed.size(), done = all > most ? all - most : 0;
-      for (size_t group = 0; group < done; group++) {
+      const size_t total = lanes[0]->committed.size(), doneCount = total > maxPending ? total - maxPending : 0;
+      for (size_t group = 0; group < doneCount; group++) {
         for (size_t i = 0; i < lanes[0]->committed[group].size(); i++) run(lanes, group, i);
       }
-      for (int i = 0; i < 32; i++) retireGroups(*lanes[i], done);
+      for (int i = 0; i < 32; i++) retireGroups(*lanes[i], doneCount);
     });
-    for (const float* accumulators : done) {
+    for (const float* accumulators : completed) {
       if (lane.results.count(const_cast<float*>(accumulators))) {
         fail("wgmma.wait_group lists accumulators that are still pending");
       }
     }
-    if (before - lane.results.size() != done.size()) {
+    if (oldCount - lane.results.size() != completed.size()) {
       fail("wgmma.wait_group does not list all accumulators that it completes");
     }
   }
@@ -147,13 +147,14 @@ class Warpgroups {
   }
 
   void onThreadExit() {
-    if (!currentLane().open.empty()) fail("wgmma was never committed");
+    if (!currentLane().uncommitted.empty()) fail("wgmma was never committed");
     if (!currentLane().committed.empty()) fail("wgmma was never waited for");
   }
 
   const char* describePending() {
-    for (size_t warp = 0; warp < issued_.size(); warp++) {
-      if (issued_[warp] != issued_[warp / 4 * 4]) return "wgmma: a warp issued fewer products than its warpgroup";
+    for (size_t warp = 0; warp < issuedCounts_.size(); warp++) {
+      if (issuedCounts_[warp] != issuedCounts_[warp / 4 * 4])
+        return "wgmma: a warp issued fewer products than its warpgroup";
       if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in only some warps of a warpgroup";
     }
     return "";
@@ -165,9 +166,9 @@ class Warpgroups {
 
   /// Of registers that no product has used before, the contents at the fence are unknown.
   static void checkFenced(WgmmaLane& lane, const void* registers, size_t words) {
-    const auto [found, isNew] = lane.atFence.try_emplace(registers, words);
-    if (isNew) std::memcpy(found->second.data(), registers, words * 4);
-    if (std::memcmp(found->second.data(), registers, words * 4) == 0) return;
+    const auto [entry, isNew] = lane.atFence.try_emplace(registers, words);
+    if (isNew) std::memcpy(entry->second.data(), registers, words * 4);
+    if (std::memcmp(entry->second.data(), registers, words * 4) == 0) return;
     fail("wgmma uses registers that were written since wgmma.fence");
   }
 
@@ -176,24 +177,24 @@ class Warpgroups {
   /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
   void checkWarpgroup(uint64_t a, uint64_t b) {
     const auto warp = static_cast<size_t>(current->warp);
-    auto& log = issueLog_[warp / 4];
-    const size_t number = issued_[warp]++;
-    if (number == log.size()) log.push_back({a, b});
-    else if (log[number] != std::pair{a, b}) fail("wgmma: warps of a warpgroup pass different operands");
+    auto& issueOrder = issueLog_[warp / 4];
+    const size_t issueIndex = issuedCounts_[warp]++;
+    if (issueIndex == issueOrder.size()) issueOrder.push_back({a, b});
+    else if (issueOrder[issueIndex] != std::pair{a, b}) fail("wgmma: warps of a warpgroup pass different operands");
   }
 
   /// Eight elements that lie together, of which the first is (i, k): i is a row of A or a column of B.
-  static void read8(uint64_t descriptor, int i, int k, bool transposed, uint16_t (&x)[8]) {
+  static void read8(uint64_t descriptor, int i, int k, bool isTransposed, uint16_t (&x)[8]) {
     const auto field = [&](int bit) { return static_cast<uint32_t>(descriptor >> bit & 0x3fff) << 4; };
     if (descriptor >> 62 != 1) fail("wgmma: only the 128-byte swizzle is emulated");
     if (descriptor >> 49 & 7) fail("wgmma: base offsets are not emulated");
     const uint32_t panel = field(16), stride = field(32);
     const auto row = static_cast<uint32_t>(i), column = static_cast<uint32_t>(k);
-    const uint32_t offset = transposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
-                                       : row / 8 * stride + row % 8 * 128 + column * 2;
+    const uint32_t offset = isTransposed ? row / 64 * panel + column / 8 * stride + column % 8 * 128 + row % 64 * 2
+                                         : row / 8 * stride + row % 8 * 128 + column * 2;
     const SharedAddress at = swizzle128B(field(0) + offset);
     std::memcpy(x, block->at(at, 16, 16), 16);
-    for (uint32_t word = 0; config.races && word < 4; word++) {
+    for (uint32_t word = 0; config.detectsRaces && word < 4; word++) {
       if (block->shadow[(at - kSharedBase) / 4 + word].pending & kNotFenced) {
         fail("wgmma reads data stored by threads: fence.proxy.async is missing");
       }
@@ -216,20 +217,20 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32 && op.registers; t++) {
-      const WgmmaOperation& own = lanes[t]->committed[group][index];
-      if (!std::equal(own.heldRegisters, own.heldRegisters + 4, own.registers))
+      const WgmmaOperation& laneOp = lanes[t]->committed[group][index];
+      if (!std::equal(laneOp.heldRegisters, laneOp.heldRegisters + 4, laneOp.registers))
         fail("registers of A changed while wgmma was pending");
       for (int i = 0; i < 4; i++) {
         float* to = &x.a[t / 4 + i % 2 * 8][t % 4 * 2 + i / 2 * 8];
-        to[0] = op.widen(static_cast<uint16_t>(own.heldRegisters[i]));
-        to[1] = op.widen(static_cast<uint16_t>(own.heldRegisters[i] >> 16));
+        to[0] = op.widen(static_cast<uint16_t>(laneOp.heldRegisters[i]));
+        to[1] = op.widen(static_cast<uint16_t>(laneOp.heldRegisters[i] >> 16));
       }
     }
-    for (int j = 0; j < op.columns; j += op.transposed ? 8 : 1) {
-      for (int k = 0; k < 16; k += op.transposed ? 1 : 8) {
-        read8(op.b, j, k, op.transposed, bits);
+    for (int j = 0; j < op.columns; j += op.isTransposed ? 8 : 1) {
+      for (int k = 0; k < 16; k += op.isTransposed ? 1 : 8) {
+        read8(op.b, j, k, op.isTransposed, bits);
         if (current->warp % 4) block->sharedBytes -= sizeof bits;  // the four warps read it once
-        for (int e = 0; e < 8; e++) x.b[op.transposed ? k : k + e][op.transposed ? j + e : j] = op.widen(bits[e]);
+        for (int e = 0; e < 8; e++) x.b[op.isTransposed ? k : k + e][op.isTransposed ? j + e : j] = op.widen(bits[e]);
       }
     }
   }
@@ -245,27 +246,28 @@ class Warpgroups {
       }
     }
     for (int t = 0; t < 32; t++) {
-      std::vector<float>& into = lanes[t]->results.at(lanes[t]->committed[group][index].accumulators);
+      std::vector<float>& results = lanes[t]->results.at(lanes[t]->committed[group][index].accumulators);
       for (int i = 0; i < op.columns / 2; i++) {
         const float sum = sums[t / 4 + i / 2 % 2 * 8][i / 4 * 8 + t % 4 * 2 + i % 2];
-        into[static_cast<size_t>(i)] = op.add ? into[static_cast<size_t>(i)] + sum : sum;
+        results[static_cast<size_t>(i)] = op.add ? results[static_cast<size_t>(i)] + sum : sum;
       }
     }
   }
 
-  /// Removes the first `done` groups, and gives the accumulators that no later one uses their values.
-  static void retireGroups(WgmmaLane& lane, size_t done) {
-    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(done));
-    const auto used = [&](const float* accumulators) {
-      const auto uses = [&](const auto& group) {
-        const auto writes = [&](const WgmmaOperation& op) { return op.accumulators == accumulators; };
-        return std::any_of(group.begin(), group.end(), writes);
+  /// Removes the first `doneCount` groups, and gives the accumulators that no later one uses their values.
+  static void retireGroups(WgmmaLane& lane, size_t doneCount) {
+    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(doneCount));
+    const auto isInUse = [&](const float* accumulators) {
+      const auto usesAccumulators = [&](const auto& group) {
+        const auto writesAccumulators = [&](const WgmmaOperation& op) { return op.accumulators == accumulators; };
+        return std::any_of(group.begin(), group.end(), writesAccumulators);
       };
-      return uses(lane.open) || std::any_of(lane.committed.begin(), lane.committed.end(), uses);
+      return usesAccumulators(lane.uncommitted) ||
+             std::any_of(lane.committed.begin(), lane.committed.end(), usesAccumulators);
     };
     std::erase_if(lane.results, [&](const auto& entry) {
       const auto& [accumulators, values] = entry;
-      if (used(accumulators)) return false;
+      if (isInUse(accumulators)) return false;
       for (size_t i = 0; i < values.size(); i++) {
         if (!std::isnan(accumulators[i])) fail("accumulators were written while wgmma was pending");
       }
@@ -275,7 +277,7 @@ class Warpgroups {
   }
 
   std::vector<WgmmaLane> lanes_;
-  std::vector<size_t> issued_;
+  std::vector<size_t> issuedCounts_;
   std::vector<int> registers_;
   int registerPool_ = 0;
   std::vector<int> waitingForRegisters_;
