@@ -34,7 +34,7 @@ export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, 
 }
 
 /** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
-function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
+export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
   const axes = Object.keys(shape);
   const innerAxes = axes.slice(axes.indexOf(axis) + 1);
   const length = shape[axis]!;

@@ -51,6 +51,18 @@ test("a table, what its marks mean, and the code to paste", () => {
   expect(stdout).toContain("numKvHeads: 2,");
 });
 
+test("on several nodes: the axes between nodes, and what is as fast as the best", () => {
+  const { stdout } = mosaicPlan(...small, "--nodes", "2", "--gpus-per-node", "2", "--simulate", "3", "--all");
+  const lines = stdout.split("\n");
+  expect(lines[2]).toMatch(/mesh +axes between nodes$/);
+  const rows = lines.slice(3, lines.indexOf("", 3));
+  const [best] = rows.filter((row) => row.includes("= "));
+  expect(best).toMatch(/^ *1 += [\d.]+ (ms|µs) /);
+  expect(rows.find((row) => / ring 4 /.test(row))).toMatch(/\{ sp: 4 \} +sp$/);
+  expect(rows.find((row) => /\{ node: 2, gpu: 2 \}/.test(row))).toMatch(/\} +node$/);
+  expect(stdout).toContain("= within 1 % of the shortest time.");
+});
+
 test("--json: one object with everything", () => {
   const { status, stdout } = mosaicPlan(
     ...small,

@@ -1,6 +1,6 @@
 import { accessSync, constants, statSync, writeFileSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { MosaicError } from "@mosaic/core";
+import { type Coordinate, MosaicError } from "@mosaic/core";
 import {
   formatBytes,
   formatSeconds,
@@ -11,9 +11,9 @@ import {
   timelineSvg,
   viewerHtml,
 } from "@mosaic/planner";
-import type { PlanProgress } from "../plan/job.ts";
+import type { PlanJob, PlanProgress } from "../plan/job.ts";
 import { type Plan, plan, type RankedStrategy } from "../plan/plan.ts";
-import { formatMesh } from "../mesh-order.ts";
+import { crossesHosts, formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, parseSettings, type Settings } from "./settings.ts";
 
@@ -108,11 +108,21 @@ const tableColumns = [
   "mesh",
 ] as const;
 
+/** Relative difference of times that the table marks as equal: predictions do not tell such strategies apart. */
+const EQUAL_TIMES = 0.01;
+
 /** Lines of text: a head, then a line for each. */
-function formatTable(rows: readonly RankedStrategy[]): readonly string[] {
+function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly string[] {
+  const shortest = Math.min(...rows.map(({ seconds }) => seconds));
+  const timeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
+    if (evaluatedBy === "estimate") return "≈ ";
+    return seconds <= shortest * (1 + EQUAL_TIMES) ? "= " : "";
+  };
+  const isSeveralNodes = job.nodes > 1;
+  const titles = [...tableColumns, ...(isSeveralNodes ? ["axes between nodes"] : [])];
   const cells = rows.map((planned, i) => [
     `${i + 1}`,
-    `${planned.evaluatedBy === "estimate" ? "≈ " : ""}${formatSeconds(planned.seconds)}`,
+    `${timeMark(planned)}${formatSeconds(planned.seconds)}`,
     formatSeconds(planned.forwardSeconds),
     formatSeconds(planned.exposedSeconds),
     formatBytes(planned.bytesWithinNodes),
@@ -120,11 +130,18 @@ function formatTable(rows: readonly RankedStrategy[]): readonly string[] {
     `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
     planned.name,
     formatMesh(planned.mesh),
+    ...(isSeveralNodes ? [axesBetweenNodes(planned.mesh, job).join(", ")] : []),
   ]);
-  const widths = tableColumns.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
+  const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.
   const pad = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
-  return [tableColumns, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
+  return [titles, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
+}
+
+/** The axes of a mesh along which neighbours are on different nodes. */
+function axesBetweenNodes(mesh: Coordinate, { ranks, gpusPerNode }: PlanJob): readonly string[] {
+  const nodes = Array.from({ length: ranks }, (_, rank) => Math.floor(rank / gpusPerNode));
+  return Object.keys(mesh).filter((axis) => crossesHosts(nodes, mesh, axis));
 }
 
 /** What the marks in the table mean. */
@@ -133,6 +150,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
     `${ranking.length} strategies compared. A step is a forward and a backward. Exposed comm: time of transfers that compute`,
     "does not hide. Intra- and inter-node: the maximum bytes that a rank sends within its node, and to other nodes. Times",
     "are compared in steps of 1 %, from the shortest; equal steps are ranked by fewer inter-node bytes, then by less memory.",
+    "= within 1 % of the shortest time.",
     "The table lists the best strategy of each nesting, and every --backend; --all lists all strategies.",
   ];
   if (rows.some(({ evaluatedBy }) => evaluatedBy === "estimate")) {
@@ -198,7 +216,7 @@ function formatText(
   const rows = selectRows(planResult, settings);
   return [
     `${formatHeader(planResult)}\n`,
-    ...formatTable(rows),
+    ...formatTable(rows, planResult.job),
     `\n${formatNotes(rows, planResult).join("\n")}`,
     ...(proof ? formatProof(planResult, proof) : []),
     `\n${planResult.best.code.trimEnd()}`,
