@@ -9,18 +9,18 @@ import { plan } from "@mosaic/strategies/plan";
 /** The page that has the tables. */
 export const file = fileURLToPath(new URL("../docs/backends.md", import.meta.url));
 
-const GPU = { numHeads: 32, numKvHeads: 8, headDim: 128, gpusPerNode: 8, profile: "h100-ib400" };
-const LENGTHS = Array.from({ length: 64 }, (_, i) => 512 * (1 + ((i * 37) % 7)));
-const TOKENS = LENGTHS.reduce((sum, length) => sum + length, 0);
+const GPU_OPTIONS = { numHeads: 32, numKvHeads: 8, headDim: 128, gpusPerNode: 8, profile: "h100-ib400" };
+const DOCUMENT_LENGTHS = Array.from({ length: 64 }, (_, i) => 512 * (1 + ((i * 37) % 7)));
+const TOKENS = DOCUMENT_LENGTHS.reduce((sum, length) => sum + length, 0);
 
 /** What is planned, by the name in the page's markers. */
 export const CASES = {
-  causal: { ...GPU, tokens: 131_072, mask: masks.causal() },
-  window: { ...GPU, tokens: 131_072, mask: masks.slidingWindow(4096) },
-  documents: { ...GPU, tokens: TOKENS, mask: masks.documents(LENGTHS, "causal") },
-  nodes: { ...GPU, nodes: 4, tokens: 1_048_576, mask: masks.causal(), simulate: 8 },
+  causal: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.causal() },
+  window: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.slidingWindow(4096) },
+  documents: { ...GPU_OPTIONS, tokens: TOKENS, mask: masks.documents(DOCUMENT_LENGTHS, "causal") },
+  nodes: { ...GPU_OPTIONS, nodes: 4, tokens: 1_048_576, mask: masks.causal(), simulate: 8 },
 };
-const ROWS = 6;
+const MAX_ROWS = 6;
 
 /** The table of a case: the best strategy of each family, in the planner's order. */
 export function createTable(name) {
@@ -34,7 +34,7 @@ export function createTable(name) {
   const formatMilliseconds = (seconds) => (1000 * seconds).toFixed(1);
   const formatMegabytes = (bytes) => (bytes / 1e6).toFixed(0);
   const hasSeveralNodes = job.nodes > 1;
-  const rows = shownStrategies.slice(0, ROWS).map((strategy) => [
+  const rows = shownStrategies.slice(0, MAX_ROWS).map((strategy) => [
     `\`${strategy.name}\``,
     `\`{ ${Object.entries(strategy.mesh)
       .map(([axis, size]) => `${axis}: ${size}`)

@@ -10,7 +10,7 @@ import { archive } from "./bundle/archive.mjs";
 import { stage } from "./bundle/stage.mjs";
 import { listPackages } from "./workspace.mjs";
 
-const LIMIT_MIB = 60;
+const MAX_ARCHIVE_MIB = 60;
 const MIB = 2 ** 20;
 const root = fileURLToPath(new URL("..", import.meta.url));
 
@@ -24,11 +24,11 @@ try {
   const notes = stage(root, join(directory, "mosaic"));
   for (const note of notes) console.log(`note: ${note}`);
   archive(directory, "mosaic", out);
-  const size = statSync(out).size / MIB;
-  console.log(`${out}: ${size.toFixed(1)} MiB, in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
-  if (size > LIMIT_MIB) {
+  const sizeMib = statSync(out).size / MIB;
+  console.log(`${out}: ${sizeMib.toFixed(1)} MiB, in ${((performance.now() - startTime) / 1000).toFixed(0)} s`);
+  if (sizeMib > MAX_ARCHIVE_MIB) {
     console.error(
-      `the archive is larger than ${LIMIT_MIB} MiB; list its largest files: tar -tvf ${out} | sort -k3 -n | tail`,
+      `the archive is larger than ${MAX_ARCHIVE_MIB} MiB; list its largest files: tar -tvf ${out} | sort -k3 -n | tail`,
     );
     process.exitCode = 1;
   }

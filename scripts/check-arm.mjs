@@ -14,8 +14,8 @@ import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mj
 const root = fileURLToPath(new URL("..", import.meta.url));
 const directory = join(root, "build/arm64");
 const target = "linux-arm64";
-const libraries = "/usr/aarch64-linux-gnu";
-const emulator = ["qemu-aarch64", "-L", libraries, "-cpu", "max"];
+const librariesPath = "/usr/aarch64-linux-gnu";
+const emulator = ["qemu-aarch64", "-L", librariesPath, "-cpu", "max"];
 const parts = process.argv.slice(2);
 const requirements = [
   ["aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu"],

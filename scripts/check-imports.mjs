@@ -9,18 +9,18 @@ import { findCycles, parseImports } from "./imports.mjs";
 import { INDEPENDENT, TYPE_CYCLES, LAYERS, findLayer, RE_EXPORTED, PROCESSES, SHARED_PROGRAM } from "./layers.mjs";
 import { listFiles, listPackages } from "./workspace.mjs";
 
-const SOURCES = [".ts", ".tsx", ".mts", ".mjs", ".js"];
+const SOURCE_ENDINGS = [".ts", ".tsx", ".mts", ".mjs", ".js"];
 const BUILTINS = new Set(builtinModules);
 
 /** Everything wrong with the imports below `root`, one sentence each; empty when all is well. */
 export function checkImports(root) {
   const packages = listPackages(root);
   const rootManifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
-  const world = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
+  const workspace = { root, rootManifest, byName: new Map(packages.map((one) => [one.name, one])) };
   return [
-    ...packages.flatMap((one) => [...checkPackagePath(one), ...checkManifest(one, world)]),
+    ...packages.flatMap((one) => [...checkPackagePath(one), ...checkManifest(one, workspace)]),
     ...packageCycles(packages),
-    ...packages.flatMap((one) => checkSources(one, world)),
+    ...packages.flatMap((one) => checkSources(one, workspace)),
   ];
 }
 
@@ -72,16 +72,16 @@ function packageCycles(packages) {
   return findCycles(graph).map((path) => `packages depend on each other in a cycle: ${path.join(" → ")}`);
 }
 
-function checkSources(one, world) {
+function checkSources(one, workspace) {
   const graph = new Map();
   const faults = [];
-  for (const file of listFiles(one.dir, SOURCES)) {
+  for (const file of listFiles(one.dir, SOURCE_ENDINGS)) {
     const edges = [];
     for (const { specifier, typeOnly } of parseImports(readFileSync(join(one.dir, file), "utf8"))) {
       const at = `${one.path}/${file} imports "${specifier}"`;
       const found = specifier.startsWith(".")
-        ? checkRelative(one, file, specifier, world)
-        : checkBareSpecifier(one, file, specifier, world);
+        ? checkRelative(one, file, specifier, workspace)
+        : checkBareSpecifier(one, file, specifier, workspace);
       faults.push(...found.faults.map((fault) => `${at}: ${fault}`));
       if (found.file && !(typeOnly && isAllowedTypeCycle(one, file, found.file))) edges.push(found.file);
     }
@@ -100,11 +100,11 @@ function isAllowedTypeCycle({ directory }, a, b) {
 function checkRelative(one, file, specifier, { root }) {
   const target = resolve(one.dir, dirname(file), specifier);
   if (target.startsWith(one.dir + sep)) {
-    const within = relative(one.dir, target);
-    if (isSource(file) && !isSource(within) && within !== "package.json") {
+    const pathInPackage = relative(one.dir, target);
+    if (isSource(file) && !isSource(pathInPackage) && pathInPackage !== "package.json") {
       return { faults: [`a source file may import only published files below src/`] };
     }
-    return { faults: [], file: within };
+    return { faults: [], file: pathInPackage };
   }
   const isSharedConfig = dirname(target) === root && !isSource(file);
   return { faults: isSharedConfig ? [] : ["the path is outside the package; import the other package by name"] };
@@ -136,9 +136,9 @@ function isInParentOf(from, to) {
 }
 
 function isDeclaredDependency({ manifest }, file, name, rootManifest) {
-  const kinds = [manifest.dependencies, manifest.peerDependencies, manifest.optionalDependencies];
-  if (!isSource(file)) kinds.push(manifest.devDependencies, rootManifest.devDependencies);
-  return kinds.some((kind) => kind && name in kind);
+  const dependencyMaps = [manifest.dependencies, manifest.peerDependencies, manifest.optionalDependencies];
+  if (!isSource(file)) dependencyMaps.push(manifest.devDependencies, rootManifest.devDependencies);
+  return dependencyMaps.some((dependencyMap) => dependencyMap && name in dependencyMap);
 }
 
 function describeUndeclared({ path }, file, name) {

@@ -18,7 +18,7 @@ const directory = mkdtempSync(join(tmpdir(), "mosaic-check-llm-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
 const picturesIndex = process.argv.indexOf("--pictures");
 const pictures = picturesIndex < 0 ? undefined : process.argv[picturesIndex + 1];
-const key = "a key";
+const apiKey = "a key";
 
 const faults = [];
 const expect = (condition, fault) => condition || faults.push(fault);
@@ -61,15 +61,15 @@ async function writeModel(folder) {
   await ctx.close();
   // GPT-2's characters for bytes.
   const isShown = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
-  let next = 256;
+  let nextId = 256;
   const vocab = Object.fromEntries(
-    Array.from({ length: 256 }, (_, byte) => [String.fromCodePoint(isShown(byte) ? byte : next++), byte]),
+    Array.from({ length: 256 }, (_, byte) => [String.fromCodePoint(isShown(byte) ? byte : nextId++), byte]),
   );
-  const end = { id: 256, content: "<end>", special: true, normalized: false, lstrip: false, rstrip: false };
+  const endToken = { id: 256, content: "<end>", special: true, normalized: false, lstrip: false, rstrip: false };
   const byteLevel = { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true };
   const tokenizer = {
     ...{ version: "1.0", truncation: null, padding: null, normalizer: null, post_processor: null },
-    ...{ added_tokens: [end], pre_tokenizer: byteLevel, decoder: byteLevel },
+    ...{ added_tokens: [endToken], pre_tokenizer: byteLevel, decoder: byteLevel },
     model: { type: "BPE", vocab: { ...vocab, "<end>": 256 }, merges: [] },
   };
   writeFileSync(join(folder, "tokenizer.json"), JSON.stringify(tokenizer));
@@ -78,7 +78,7 @@ async function writeModel(folder) {
 }
 
 async function serve(model) {
-  const args = [join(root, "apps/llm/dist/main.js"), "serve", "--model", model, "--port", "0", "--key", key];
+  const args = [join(root, "apps/llm/dist/main.js"), "serve", "--model", model, "--port", "0", "--key", apiKey];
   const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "inherit"] });
   const [line] = await once(createInterface({ input: child.stdout }), "line");
   return { url: line.replace(/^.* at /, ""), server: child };
@@ -104,7 +104,7 @@ async function withPage(name, options, check) {
 }
 
 async function enterKey(page) {
-  await page.fill("#key", key);
+  await page.fill("#key", apiKey);
   await page.press("#key", "Tab");
   await page.waitForFunction(() => document.querySelector("#model").textContent === "tiny");
 }

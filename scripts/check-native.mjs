@@ -11,8 +11,8 @@ import { requireParts, run, runParts, findUntestedParts } from "./check-parts.mj
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 const parts = process.argv.slice(2);
-const ADDRESS = "address,undefined",
-  THREAD = "thread";
+const ADDRESS_SANITIZERS = "address,undefined",
+  THREAD_SANITIZER = "thread";
 
 /** Tests that the sanitizer cannot pass, by the beginning of their names, and why. */
 const NOT_SANITIZED = {
@@ -50,7 +50,7 @@ function addressEnvironment() {
     preload,
     `const open = process.dlopen;
 process.dlopen = (module, path, ...flags) =>
-  open.call(process, module, path.replace("/prebuilds/", "/build-cmake/${ADDRESS}/prebuilds/"), ...flags);
+  open.call(process, module, path.replace("/prebuilds/", "/build-cmake/${ADDRESS_SANITIZERS}/prebuilds/"), ...flags);
 `,
   );
   return {
@@ -88,22 +88,22 @@ function controlPlane(sanitize) {
 }
 
 function stress(name, program, ...args) {
-  if (!build(name, THREAD, program.split("/").at(-1))) return false;
-  return run(join(packagePath(name), "build-cmake", THREAD, program), args);
+  if (!build(name, THREAD_SANITIZER, program.split("/").at(-1))) return false;
+  return run(join(packagePath(name), "build-cmake", THREAD_SANITIZER, program), args);
 }
 
 const PARTS = {
-  build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name, ADDRESS)),
+  build: () => ["runtime", "kernels-cpu", "collectives-local"].every((name) => build(name, ADDRESS_SANITIZERS)),
   "kernels-cpu": () => runSuite("kernels-cpu"),
   "collectives-local": () => runSuite("collectives-local"),
-  runtime: () => controlPlane(ADDRESS),
+  runtime: () => controlPlane(ADDRESS_SANITIZERS),
   thread: () =>
     [
       () => stress("kernels-cpu", "kernels-stress", "10"),
       () => stress("kernels-cpu", "native/attention/attention_check", "1", "40"),
       () => stress("collectives-local", "collectives-stress", "20"),
       () => stress("collectives-local", "collectives-test"),
-      () => controlPlane(THREAD),
+      () => controlPlane(THREAD_SANITIZER),
     ].reduce((ok, check) => check() && ok, true),
 };
 

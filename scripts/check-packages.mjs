@@ -20,12 +20,12 @@ export async function checkPackages(root) {
   const faults = [];
   for (const one of packages) {
     const { messages } = await publint({ pkgDir: one.dir, strict: true, pack: false });
-    const found = [
+    const packageFaults = [
       ...manifestFaults(one, packages[0].manifest.version),
       ...contentFaults(one, contents.get(one.name)),
       ...messages.map((message) => formatMessage(message, one.manifest, { color: false }) ?? message.code),
     ];
-    faults.push(...found.map((fault) => `${one.name}: ${fault}`));
+    faults.push(...packageFaults.map((fault) => `${one.name}: ${fault}`));
   }
   return faults;
 }

@@ -18,9 +18,11 @@ export function findUntestedParts(packageName, reasons) {
 
 /** Ends the process with code 1 if a name is not that of a part. */
 export function requireParts(script, parts, names) {
-  const unknown = names.filter((name) => !(name in parts));
-  if (unknown.length === 0) return;
-  console.error(`${script}: expected parts among ${Object.keys(parts).join(", ")}, received ${unknown.join(", ")}`);
+  const unknownNames = names.filter((name) => !(name in parts));
+  if (unknownNames.length === 0) return;
+  console.error(
+    `${script}: expected parts among ${Object.keys(parts).join(", ")}, received ${unknownNames.join(", ")}`,
+  );
   process.exit(1);
 }
 

@@ -166,13 +166,13 @@ async function checkPicture(page, name, fullPage = true) {
     expect(update, `${name}: no reference picture existed; a new one was written to ${path}`);
     return;
   }
-  const share = await differingPixelShare(readFileSync(path), picture);
-  console.log(`${name}: ${(100 * share).toFixed(2)} % of the pixels differ`);
-  if (share <= MAX_DIFFERENT_SHARE) return;
+  const differingShare = await differingPixelShare(readFileSync(path), picture);
+  console.log(`${name}: ${(100 * differingShare).toFixed(2)} % of the pixels differ`);
+  if (differingShare <= MAX_DIFFERENT_SHARE) return;
   const picturePath = join(tmpdir(), `mosaic-viewer-${name}.png`);
   writeFileSync(picturePath, picture);
   faults.push(
-    `${name}: ${(100 * share).toFixed(1)} % of the pixels differ from ${path}; the new picture was written to ${picturePath}`,
+    `${name}: ${(100 * differingShare).toFixed(1)} % of the pixels differ from ${path}; the new picture was written to ${picturePath}`,
   );
 }
 
@@ -354,13 +354,13 @@ function panInEveryFrame(timeline, milliseconds) {
   const output = document.querySelector("output.window");
   const frames = [];
   const windows = new Set();
-  return new Promise((done) => {
+  return new Promise((resolve) => {
     const begin = performance.now();
     let lastFrameTime = begin;
     const frame = (now) => {
       if (frames.length > 0 || now - begin > 0) frames.push(now - lastFrameTime);
       lastFrameTime = now;
-      if (now - begin > milliseconds) return done({ frames: frames.slice(1), windows: windows.size });
+      if (now - begin > milliseconds) return resolve({ frames: frames.slice(1), windows: windows.size });
       const key = Math.floor(frames.length / 2) % 2 === 0 ? "ArrowRight" : "ArrowLeft";
       timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
       windows.add(output.value);

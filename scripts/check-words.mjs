@@ -7,16 +7,16 @@ import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listFiles } from "./workspace.mjs";
 
-const TEXTS = [
+const TEXT_ENDINGS = [
   ...[".ts", ".tsx", ".mjs", ".js", ".cc", ".cpp", ".c", ".h", ".hpp", ".cu", ".cuh", ".cmake"],
   ...[".md", ".py", ".sh", ".txt"],
 ];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
 /** Records of the past, and the files that hold the list itself. */
-const EXCLUDED = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
+const EXCLUDED_PATH = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
 
 /** `word`: as a pattern within a line; `instead`: the field's term; `allow`: the same word where it means something else. */
-const WORDS = [
+const BANNED_WORDS = [
   { word: /\bsay(s|ing)?\b|\bsaid\b/, instead: "state, print, report or name" },
   { word: /\b(tells|telling|told)\b/, instead: "report, notify, distinguish or pass" },
   { word: /\bhear(s|d|ing)?\b/, instead: "receive, or is notified" },
@@ -53,8 +53,8 @@ const splitIdentifiers = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2")
 export function checkWords(root) {
   const paths = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
-    ...FOLDERS.flatMap((folder) => listFiles(join(root, folder), TEXTS).map((path) => `${folder}/${path}`)),
-  ].filter((path) => !EXCLUDED.test(path));
+    ...FOLDERS.flatMap((folder) => listFiles(join(root, folder), TEXT_ENDINGS).map((path) => `${folder}/${path}`)),
+  ].filter((path) => !EXCLUDED_PATH.test(path));
   return paths.flatMap((path) => [
     ...findBannedWords(path).map(({ found, instead }) => `${path}: the file name contains "${found}"; use: ${instead}`),
     ...readFileSync(join(root, path), "utf8")
@@ -66,7 +66,7 @@ export function checkWords(root) {
 }
 
 function findBannedWords(line) {
-  return WORDS.flatMap(({ word, instead, allow }) => {
+  return BANNED_WORDS.flatMap(({ word, instead, allow }) => {
     const textToCheck = splitIdentifiers(allow ? line.replaceAll(new RegExp(allow, "gi"), "") : line);
     return [...textToCheck.matchAll(word)].map(([found]) => ({ found, instead }));
   });
@@ -76,5 +76,5 @@ if (import.meta.url === pathToFileURL(process.argv[1]).href) {
   const faults = checkWords(resolve(process.argv[2] ?? fileURLToPath(new URL("..", import.meta.url))));
   for (const fault of faults) console.error(fault);
   if (faults.length > 0) process.exit(1);
-  console.log(`words: no matches for the ${WORDS.length} listed words`);
+  console.log(`words: no matches for the ${BANNED_WORDS.length} listed words`);
 }

@@ -35,15 +35,15 @@ export function parseCommentBlocks(source) {
 export function instrument(code) {
   const lines = code.split("\n");
   for (const [i, line] of lines.entries()) {
-    const promise = /^(.*?)\s*\/\/ (=>|throws) (.+)$/.exec(line);
-    if (!promise) continue;
-    const [, textBefore, kind, expected] = promise;
+    const expectationMatch = /^(.*?)\s*\/\/ (=>|throws) (.+)$/.exec(line);
+    if (!expectationMatch) continue;
+    const [, textBefore, kind, expected] = expectationMatch;
     lines[i] = textBefore;
     let end = i;
     while (end > 0 && lines[end].trim() === "") end--;
     const start = startOfStatement(lines, end);
     const statement = lines.slice(start, end + 1).join("\n");
-    lines.splice(start, end + 1 - start, ...assertion(statement, kind, expected).split("\n"));
+    lines.splice(start, end + 1 - start, ...createAssertion(statement, kind, expected).split("\n"));
   }
   return lines.join("\n");
 }
@@ -59,7 +59,7 @@ function startOfStatement(lines, end) {
   return 0;
 }
 
-function assertion(statement, kind, expected) {
+function createAssertion(statement, kind, expected) {
   const expression = statement.trim().replace(/;$/, "");
   const expectedText = JSON.stringify(expected);
   const declarationMatch = /^(?:const|let|(?:await )?using) ([\w$]+)\b[^=]*=/.exec(expression);

@@ -48,13 +48,13 @@ function parse(text: string): { value: unknown } | undefined {
   const jsonText = text.replace(/,?\s*(…|\.\.\.)\s*\]$/, ", __REST__]");
   try {
     // oxlint-disable-next-line typescript/no-implied-eval -- the text comes from this repository's own documents
-    return { value: new Function("__REST__", `return (${jsonText});`)(REST) as unknown };
+    return { value: new Function("__REST__", `return (${jsonText});`)(REST_MARKER) as unknown };
   } catch {
     return undefined;
   }
 }
 
-const REST = Symbol("…");
+const REST_MARKER = Symbol("…");
 
 function areEqualValues(actual: unknown, expected: unknown): boolean {
   if (typeof actual === "number" && typeof expected === "number") {
@@ -65,7 +65,7 @@ function areEqualValues(actual: unknown, expected: unknown): boolean {
     return actual === expected;
   }
   if (Array.isArray(actual) !== Array.isArray(expected)) return false;
-  if (Array.isArray(actual) && Array.isArray(expected) && expected.at(-1) === REST) {
+  if (Array.isArray(actual) && Array.isArray(expected) && expected.at(-1) === REST_MARKER) {
     return areEqualValues(actual.slice(0, expected.length - 1), expected.slice(0, -1));
   }
   const [a, e] = [Object.entries(actual), Object.entries(expected)];

@@ -2,12 +2,12 @@
 
 const STRING_OR_COMMENT = /("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|\/\/[^\n]*|\/\*[\s\S]*?\*\/|`(?:\\.|[^`\\])*`/g;
 
-const NAMES = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
-const STATEMENT = new RegExp(
-  String.raw`^[ \t]*(?:import|export)\s+(?:(type)\s+)?(?:(${NAMES})\s*from\s*)?["']([^"'\n]+)["']`,
+const IMPORTED_NAMES = String.raw`(?:\*(?:\s+as\s+[\w$]+)?|\{[^{}]*\}|[\w$]+(?:\s*,\s*(?:\{[^{}]*\}|\*\s+as\s+[\w$]+))?)`;
+const IMPORT_STATEMENT = new RegExp(
+  String.raw`^[ \t]*(?:import|export)\s+(?:(type)\s+)?(?:(${IMPORTED_NAMES})\s*from\s*)?["']([^"'\n]+)["']`,
   "gm",
 );
-const CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
+const IMPORT_CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
 
 /**
  * What `source` imports, statically, dynamically or in a type: `{ specifier, typeOnly }`, each specifier once, in order.
@@ -15,12 +15,16 @@ const CALL = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
  */
 export function parseImports(source) {
   const code = source.replace(STRING_OR_COMMENT, (_, string) => string ?? "");
-  const statements = [...code.matchAll(STATEMENT)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
+  const statements = [...code.matchAll(IMPORT_STATEMENT)].map(({ index, 1: type, 2: names, 3: specifier }) => ({
     index,
     specifier,
     typeOnly: type !== undefined || areTypesOnly(names),
   }));
-  const calls = [...code.matchAll(CALL)].map(({ index, 1: specifier }) => ({ index, specifier, typeOnly: false }));
+  const calls = [...code.matchAll(IMPORT_CALL)].map(({ index, 1: specifier }) => ({
+    index,
+    specifier,
+    typeOnly: false,
+  }));
   const found = new Map();
   for (const { specifier, typeOnly: isTypeOnly } of [...statements, ...calls].sort((a, b) => a.index - b.index)) {
     found.set(specifier, isTypeOnly && (found.get(specifier) ?? true));
@@ -39,19 +43,19 @@ function areTypesOnly(names) {
  */
 export function findCycles(graph) {
   const index = new Map();
-  const low = new Map();
+  const lowLinks = new Map();
   const stack = [];
   const cycles = [];
 
   function visit(node) {
     index.set(node, index.size);
-    low.set(node, index.get(node));
+    lowLinks.set(node, index.get(node));
     stack.push(node);
     for (const next of graph.get(node) ?? []) {
       if (!index.has(next)) visit(next);
-      if (stack.includes(next)) low.set(node, Math.min(low.get(node), low.get(next)));
+      if (stack.includes(next)) lowLinks.set(node, Math.min(lowLinks.get(node), lowLinks.get(next)));
     }
-    if (low.get(node) !== index.get(node)) return;
+    if (lowLinks.get(node) !== index.get(node)) return;
     const component = new Set(stack.splice(stack.indexOf(node)));
     const path = findPathBack(graph, node, component);
     if (path) cycles.push(path);

@@ -32,14 +32,14 @@ function run(command, args) {
   if (status !== 0) process.exit(status || 1);
 }
 
-const missing = [
+const missingTools = [
   [compiler, `a C++20 compiler (looked for \`${compiler}\`; set CXX to use a different compiler)`],
   ["cmake", "CMake 3.22 or newer"],
 ].filter(([command]) => spawnSync(command, ["--version"]).status !== 0);
 
-if (missing.length > 0) {
+if (missingTools.length > 0) {
   console.error(`Cannot build the native addon of ${process.env.npm_package_name ?? process.cwd()}: not found:
-${missing.map(([, hint]) => `  - ${hint}`).join("\n")}
+${missingTools.map(([, hint]) => `  - ${hint}`).join("\n")}
 Possible solutions:
   Debian, Ubuntu:  apt-get install g++ cmake
   Fedora, RHEL:    dnf install gcc-c++ cmake

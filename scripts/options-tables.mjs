@@ -9,8 +9,8 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { build } from "esbuild";
 import { listFiles } from "./workspace.mjs";
 
-const START = "<!-- options: node scripts/options-tables.mjs -->";
-const END = "<!-- /options -->";
+const START_MARKER = "<!-- options: node scripts/options-tables.mjs -->";
+const END_MARKER = "<!-- /options -->";
 
 /** Comments of options by name, for each declaration of a source. */
 export function commentsIn(source) {
@@ -119,7 +119,7 @@ export function createSection(declarations, knownComments) {
       .filter(isDeclaration)
       .map(([constant, declaration]) => {
         const ownComments = comments.get(constant) ?? new Map();
-        const get = (option) => {
+        const getComment = (option) => {
           const field = declaration.fields[option];
           return (
             ownComments.get(option) ??
@@ -128,7 +128,7 @@ export function createSection(declarations, knownComments) {
             fileComments.get(option)
           );
         };
-        return createTable(declaration, { get });
+        return createTable(declaration, { get: getComment });
       });
   });
   return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
@@ -149,13 +149,13 @@ export async function updateTables(root, { isCheck = false } = {}) {
     const { text, faults: found } = createSection(declarations, knownComments);
     faults.push(...found.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
-    const [textBefore, textAfter] = readme.split(START);
-    const textBehind = textAfter?.split(END)[1];
+    const [textBefore, textAfter] = readme.split(START_MARKER);
+    const textBehind = textAfter?.split(END_MARKER)[1];
     if (textBehind === undefined) {
-      faults.push(`${relative(root, path)}: expected a section ${START} … ${END}, found none`);
+      faults.push(`${relative(root, path)}: expected a section ${START_MARKER} … ${END_MARKER}, found none`);
       continue;
     }
-    const updatedReadme = `${textBefore}${START}\n\n${text}\n${END}${textBehind}`;
+    const updatedReadme = `${textBefore}${START_MARKER}\n\n${text}\n${END_MARKER}${textBehind}`;
     if (updatedReadme === readme) continue;
     if (isCheck)
       faults.push(`${relative(root, path)}: the option tables are out of date; run node scripts/options-tables.mjs`);

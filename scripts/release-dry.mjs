@@ -15,7 +15,7 @@ import { formatReport } from "./release/report.mjs";
 import { stageAll } from "./release/stage.mjs";
 import { PLATFORMS } from "./release/sysroot.mjs";
 import { tryTemplates } from "./release/templates.mjs";
-import { installTools, NODE_VERSIONS, output, root, run } from "./release/tools.mjs";
+import { installTools, NODE_VERSIONS, outputDirectory, root, run } from "./release/tools.mjs";
 
 const options = {
   nodes: { type: "string", default: NODE_VERSIONS.map((version) => version.split(".")[0]).join() },
@@ -45,10 +45,10 @@ async function preparePackages(toolPaths) {
     faults.push(...buildAll(platforms));
   }
   heading("check");
-  const tarballs = join(output, "tarballs");
+  const tarballs = join(outputDirectory, "tarballs");
   rmSync(tarballs, { recursive: true, force: true });
   mkdirSync(tarballs, { recursive: true });
-  const packages = stageAll(root, join(output, "stage")).map((stagedPackage) => ({
+  const packages = stageAll(root, join(outputDirectory, "stage")).map((stagedPackage) => ({
     ...stagedPackage,
     packed: packPackage(stagedPackage, tarballs),
   }));
@@ -85,7 +85,7 @@ function tryConsumers(tools, registry) {
 
 const tools = installTools();
 const packages = await preparePackages(tools);
-const directory = join(output, "registry");
+const directory = join(outputDirectory, "registry");
 rmSync(directory, { recursive: true, force: true });
 const registry = await startRegistry(tools.verdaccio, directory);
 try {
@@ -96,14 +96,14 @@ try {
     ? tryTemplates({ version: versions[0], registry, directory: join(projects, "templates") })
     : [];
   for (const { template, fault } of templates) if (fault !== undefined) faults.push(`template ${template}: ${fault}`);
-  writeFileSync(join(output, "report.md"), formatReport({ packages, cells, templates }));
+  writeFileSync(join(outputDirectory, "report.md"), formatReport({ packages, cells, templates }));
 } finally {
   registry.close();
 }
 const isTreeChanged = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
 if (isTreeChanged) faults.push("the working tree was modified");
 // What may be published: scripts/release-publish.mjs.
-const listPath = join(output, "packages.json");
+const listPath = join(outputDirectory, "packages.json");
 rmSync(listPath, { force: true });
 if (faults.length === 0) {
   writeFileSync(
@@ -115,6 +115,6 @@ for (const fault of faults) console.error(`\n${fault}`);
 if (faults.length === 0) rmSync(projects, { recursive: true });
 else console.error(`\nthe projects: ${projects}`);
 console.log(
-  `\nrelease: ${faults.length === 0 ? "no faults" : `${faults.length} faults`}; ${join(output, "report.md")}`,
+  `\nrelease: ${faults.length === 0 ? "no faults" : `${faults.length} faults`}; ${join(outputDirectory, "report.md")}`,
 );
 process.exitCode = faults.length === 0 ? 0 : 1;

@@ -5,10 +5,10 @@
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { spawnSync } from "node:child_process";
-import { output, run } from "./release/tools.mjs";
+import { outputDirectory, run } from "./release/tools.mjs";
 
 if (process.env.GITHUB_ACTIONS !== "true") throw new Error("release:publish: expected to run in the release workflow");
-const listPath = join(output, "packages.json");
+const listPath = join(outputDirectory, "packages.json");
 if (!existsSync(listPath)) throw new Error(`release:publish: expected ${listPath}; run npm run release:dry`);
 
 for (const { name, version, directory } of JSON.parse(readFileSync(listPath, "utf8"))) {

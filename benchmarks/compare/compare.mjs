@@ -35,27 +35,35 @@ const names = runScenarios(repositoryRoot, "--list").filter((name) =>
 );
 
 for (const name of names) {
-  const logs = [];
+  const logRatios = [];
   const times = [[], []];
   for (let pair = 0; pair < pairs; pair++) {
     // The order alternates, so that neither side always runs second.
     const order = pair % 2 === 0 ? [baseline, repositoryRoot] : [repositoryRoot, baseline];
     const [a, b] = order.map((root) => Number(runScenarios(root, name)[0]));
-    const [first, second] = pair % 2 === 0 ? [a, b] : [b, a];
-    times[0].push(first);
-    times[1].push(second);
-    logs.push(Math.log(first / second));
+    const [baselineTime, currentTime] = pair % 2 === 0 ? [a, b] : [b, a];
+    times[0].push(baselineTime);
+    times[1].push(currentTime);
+    logRatios.push(Math.log(baselineTime / currentTime));
   }
-  const { mean, low, high } = interval(logs);
-  const [baselineSeconds, currentSeconds] = times.map(median);
+  const { mean, low, high } = confidenceInterval(logRatios);
+  const [baselineMilliseconds, currentMilliseconds] = times.map(median);
   if (values.json)
     console.log(
-      JSON.stringify({ scenario: name, ratio: mean, low, high, before: baselineSeconds, now: currentSeconds, pairs }),
+      JSON.stringify({
+        scenario: name,
+        ratio: mean,
+        low,
+        high,
+        before: baselineMilliseconds,
+        now: currentMilliseconds,
+        pairs,
+      }),
     );
   else {
     const range = `${low.toFixed(3)} … ${high.toFixed(3)}`;
     console.log(
-      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(baselineSeconds)} → ${format(currentSeconds)}`,
+      `${name.padEnd(28)} ${mean.toFixed(3)}  [${range}]  ${format(baselineMilliseconds)} → ${format(currentMilliseconds)}`,
     );
   }
 }
@@ -71,19 +79,19 @@ function runScenarios(root, name) {
 }
 
 /** Quantiles 0.975 of Student's t, by degrees of freedom; beyond, the normal distribution's. */
-function quantile(degreesOfFreedom) {
+function studentQuantile(degreesOfFreedom) {
   const table = [
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,
   ];
   return table[degreesOfFreedom - 1] ?? (degreesOfFreedom <= 30 ? 2.09 : 1.98);
 }
 
-function interval(logs) {
+function confidenceInterval(logs) {
   const n = logs.length;
   const mean = logs.reduce((a, b) => a + b, 0) / n;
   const variance = logs.reduce((sum, x) => sum + (x - mean) ** 2, 0) / (n - 1);
-  const half = quantile(n - 1) * Math.sqrt(variance / n);
-  return { mean: Math.exp(mean), low: Math.exp(mean - half), high: Math.exp(mean + half) };
+  const halfWidth = studentQuantile(n - 1) * Math.sqrt(variance / n);
+  return { mean: Math.exp(mean), low: Math.exp(mean - halfWidth), high: Math.exp(mean + halfWidth) };
 }
 
 function median(numbers) {

@@ -13,13 +13,13 @@ const importPackage = (directory) => import(pathToFileURL(join(root, "packages",
 /** The best of some repetitions: other load only slows things down. */
 async function minimumOf(repetitions, body) {
   await body();
-  let minSeconds = Number.POSITIVE_INFINITY;
+  let minMilliseconds = Number.POSITIVE_INFINITY;
   for (let i = 0; i < repetitions; i++) {
     const start = performance.now();
     await body();
-    minSeconds = Math.min(minSeconds, performance.now() - start);
+    minMilliseconds = Math.min(minMilliseconds, performance.now() - start);
   }
-  return minSeconds;
+  return minMilliseconds;
 }
 
 /** Attention on one device of two threads: [1,8,2048,64] float32. */

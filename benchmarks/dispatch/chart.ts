@@ -33,7 +33,7 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
     const maxSeconds = Math.max(...group.map(({ forward, backward }) => forward + backward));
     const scale = (WIDTH - LABEL_WIDTH - 110) / maxSeconds;
     for (const row of group) {
-      body.push(bars(row, y, scale));
+      body.push(drawBars(row, y, scale));
       y += BAR_HEIGHT + 4;
     }
     y += 20;
@@ -41,7 +41,7 @@ export function comparisonChart(rows: readonly ComparisonRow[], title: string): 
   return chartPage({ title, width: WIDTH, height: y, colors, body });
 }
 
-function bars(row: ComparisonRow, y: number, scale: number): string {
+function drawBars(row: ComparisonRow, y: number, scale: number): string {
   const { family, way, forward, backward } = row;
   const [forwardClass, backwardClass] = usesDispatch(row) ? ["ours", "ours-backward"] : ["forward", "backward"];
   const widths = [forward * scale, backward * scale] as const;

@@ -10,7 +10,7 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { predict, type Profile, profiles } from "@mosaic/planner";
-import { distributions, drawLengths, generator } from "./lengths.ts";
+import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 import { markdownTable } from "./marks.ts";
 
 export const ROWS_PER_RANK = 8192;
@@ -21,14 +21,14 @@ export const linkProfiles: Readonly<Record<"flat" | "two-level", Profile>> = {
   flat: { ...profiles["h100-ib400"], name: "h100-ib400, one rank per node", ranksPerNode: 1 },
   "two-level": profiles["h100-ib400"],
 };
-export type Links = keyof typeof linkProfiles;
+export type TopologyName = keyof typeof linkProfiles;
 
 /** What one way takes, in seconds, by the planner's simulation of the backend's own code. */
 export interface ComparisonRow {
   readonly mask: string;
   readonly documents: number;
   readonly ranks: number;
-  readonly links: Links;
+  readonly links: TopologyName;
   readonly family: string;
   /** Of ways that have a choice, the fastest: which one. */
   readonly way: string;
@@ -51,22 +51,22 @@ const masksOf = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K
 
 /** Every family on each mask, number of ranks and kind of links. */
 export function* compare(seed: number, rankCounts: readonly number[]): Generator<ComparisonRow> {
-  const draw = generator(seed);
+  const draw = createUniformGenerator(seed);
   for (const name of masksOf) {
     for (const ranks of rankCounts) {
       const tokens = ranks * ROWS_PER_RANK;
       const lengths = name === "causal" ? [tokens] : drawLengths(tokens, distributions[name]!, draw);
       const mask = name === "causal" ? masks.causal() : masks.documents(lengths, "causal");
       for (const links of ["flat", "two-level"] as const) {
-        const bestByFamily = new Map<string, ComparisonRow>();
+        const bestRowByFamily = new Map<string, ComparisonRow>();
         for (const strategy of strategies({ mask, lengths, ranks, links })) {
           const { family, name: strategyName, ...run } = strategy;
           const options = { ...heads, tokens, mask, ...hostAssignment(linkProfiles[links], ranks), ...run };
           const { forwardSeconds, backwardSeconds } = predict(options, linkProfiles[links], { keep: () => false });
           const times = { forward: forwardSeconds, backward: backwardSeconds };
-          const current = bestByFamily.get(family);
+          const current = bestRowByFamily.get(family);
           if (current && current.forward + current.backward <= forwardSeconds + backwardSeconds) continue;
-          bestByFamily.set(family, {
+          bestRowByFamily.set(family, {
             mask: name,
             documents: lengths.length,
             ranks,
@@ -76,7 +76,7 @@ export function* compare(seed: number, rankCounts: readonly number[]): Generator
             ...times,
           });
         }
-        yield* bestByFamily.values();
+        yield* bestRowByFamily.values();
       }
     }
   }
@@ -86,7 +86,7 @@ interface DispatchProblem {
   readonly mask: Mask;
   readonly lengths: readonly number[];
   readonly ranks: number;
-  readonly links: Links;
+  readonly links: TopologyName;
 }
 
 function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generator<Strategy> {
@@ -131,8 +131,10 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };
   }
   const chunkSize = Math.min(2048, ROWS_PER_RANK / 8);
-  const greedy = dispatchCandidates({ mask, length, ranks, chunkSize, cost }).find(({ name }) => name === "greedy")!;
-  const magiStrategy = { family: "MagiAttention", placement: greedy.placement };
+  const greedyCandidate = dispatchCandidates({ mask, length, ranks, chunkSize, cost }).find(
+    ({ name }) => name === "greedy",
+  )!;
+  const magiStrategy = { family: "MagiAttention", placement: greedyCandidate.placement };
   for (const degree of [1, 2, 4]) {
     yield {
       ...magiStrategy,
@@ -186,14 +188,14 @@ function subdivide(placement: Placement, parts: number): Placement {
 }
 
 /** What `dispatch` compares by, from a profile: its speed on large tiles, and the links between nodes. `share` ranks share the heads. */
-export function dispatchCost({ kernels, links }: Profile, linkShare = 1): DispatchCost {
+export function dispatchCost({ kernels, links }: Profile, numHeadSharers = 1): DispatchCost {
   const { numHeads, numKvHeads, headDim } = heads;
   const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
     const { flops, halfDim } = kernels[kind].bfloat16!;
-    return (operations * (numHeads / linkShare) * (headDim + halfDim)) / flops;
+    return (operations * (numHeads / numHeadSharers) * (headDim + halfDim)) / flops;
   };
   const { latency, bandwidth } = links["inter-node"];
-  const row = (2 * (numKvHeads / linkShare) * headDim * 2) / bandwidth;
+  const row = (2 * (numKvHeads / numHeadSharers) * headDim * 2) / bandwidth;
   return {
     pair: pairSeconds("attend", 4),
     backwardPair: pairSeconds("attendBackward", 10),

@@ -1,5 +1,5 @@
 /** Uniform in [0, 1): mulberry32, by seed. */
-export function generator(seed: number): () => number {
+export function createUniformGenerator(seed: number): () => number {
   let state = seed;
   return () => {
     state = (state + 0x6d2b79f5) | 0;

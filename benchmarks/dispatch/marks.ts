@@ -7,12 +7,12 @@ import {
   evaluateDispatch,
 } from "@mosaic/backend-flex";
 import { type Mask, masks } from "@mosaic/core";
-import { distributions, drawLengths, generator } from "./lengths.ts";
+import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 
 const ROWS_PER_RANK = 8192;
 const MEBI_POSITIONS = 2 ** 20;
 /** As in the cost's default: what a visible pair takes. */
-const seconds = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
+const secondsPerPair = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
 
 export interface MarksOptions {
   readonly seed: number;
@@ -50,24 +50,27 @@ export interface MarksRow extends Omit<ProblemCase, "mask"> {
 }
 
 function createCases(seed: number): ProblemCase[] {
-  const draw = generator(seed);
-  const packed = (name: string, [ranks, chunkSize, length]: readonly [number, number, number]): ProblemCase => {
+  const draw = createUniformGenerator(seed);
+  const createPackedCase = (
+    name: string,
+    [ranks, chunkSize, length]: readonly [number, number, number],
+  ): ProblemCase => {
     const lengths = drawLengths(length, distributions[name]!, draw);
     const mask = masks.documents(lengths, "causal");
     return { name, ranks, chunkSize, length, documents: lengths.length, mask };
   };
-  const causal = (ranks: number, chunkSize: number): ProblemCase => {
+  const createCausalCase = (ranks: number, chunkSize: number): ProblemCase => {
     return { name: "causal", ranks, chunkSize, length: ranks * ROWS_PER_RANK, documents: 1, mask: masks.causal() };
   };
   const first = Object.keys(distributions)[0]!;
   return [
-    causal(8, 2048),
-    packed(first, [8, 2048, 8 * ROWS_PER_RANK]),
-    packed(first, [64, 2048, 64 * ROWS_PER_RANK]),
-    causal(64, 512),
+    createCausalCase(8, 2048),
+    createPackedCase(first, [8, 2048, 8 * ROWS_PER_RANK]),
+    createPackedCase(first, [64, 2048, 64 * ROWS_PER_RANK]),
+    createCausalCase(64, 512),
     ...Object.keys(distributions).flatMap((name) => [
-      ...[8, 64, 256].map((ranks) => packed(name, [ranks, 512, ranks * ROWS_PER_RANK])),
-      packed(name, [256, 512, MEBI_POSITIONS]),
+      ...[8, 64, 256].map((ranks) => createPackedCase(name, [ranks, 512, ranks * ROWS_PER_RANK])),
+      createPackedCase(name, [256, 512, MEBI_POSITIONS]),
     ]),
   ];
 }
@@ -75,7 +78,7 @@ function createCases(seed: number): ProblemCase[] {
 /** Ours beside bounds and other placements, of fresh draws by seed. */
 export function* marks({ seed, passes }: MarksOptions): Generator<MarksRow> {
   const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
-  for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, seconds[passes]) };
+  for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, secondsPerPair[passes]) };
 }
 
 function measureRow(
@@ -95,12 +98,15 @@ function measureRow(
     evaluateDispatch({ mask, length, ranks, cost, placement: candidate });
   const findCandidate = (candidateName: string) => candidates.find((each) => each.name === candidateName);
   const dispatchResult = evaluate(placement);
-  const [greedy, zigzag] = [evaluate(findCandidate("greedy")!.placement), evaluate(findCandidate("zigzag")!.placement)];
-  const mean = dispatchResult.ranks.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
-  const share = (rows: number): number => rows / ranks / length;
+  const [greedyResult, zigzagResult] = [
+    evaluate(findCandidate("greedy")!.placement),
+    evaluate(findCandidate("zigzag")!.placement),
+  ];
+  const meanPairs = dispatchResult.ranks.reduce((sum, { pairs }) => sum + pairs, 0) / ranks;
+  const shareOfSequence = (rows: number): number => rows / ranks / length;
   const row = {
     ...caseFields,
-    boundBy: bounds.time <= 1.001 * pairSeconds * bounds.imbalance * mean ? "compute" : "links",
+    boundBy: bounds.time <= 1.001 * pairSeconds * bounds.imbalance * meanPairs ? "compute" : "links",
     bound: bounds.time,
     time: dispatchResult.time,
     others: {
@@ -113,15 +119,12 @@ function measureRow(
     imbalance: dispatchResult.imbalance,
     rowsBound: bounds.rows / length,
     balancedRowsBound: bounds.balancedRows / length,
-    rows: share(dispatchResult.rows),
-    zigzagRows: share(zigzag.rows),
-    greedyRows: share(greedy.rows),
+    rows: shareOfSequence(dispatchResult.rows),
+    zigzagRows: shareOfSequence(zigzagResult.rows),
+    greedyRows: shareOfSequence(greedyResult.rows),
     solverSeconds: (user + system) / 1e6,
   } as const;
-  const minObjective = candidates.reduce(
-    (least, { objective }) => Math.min(least, objective),
-    Number.POSITIVE_INFINITY,
-  );
+  const minObjective = candidates.reduce((min, { objective }) => Math.min(min, objective), Number.POSITIVE_INFINITY);
   const missedNames = [
     ...findMissedMarks(row),
     ...(dispatchResult.objective > minObjective * (1 + 1e-9) ? ["objective"] : []),
@@ -190,6 +193,6 @@ export function marksSummary(rows: readonly MarksRow[]): string {
 }
 
 export function markdownTable(head: readonly string[], rows: readonly (readonly (string | number)[])[]): string {
-  const line = (cells: readonly (string | number)[]): string => `| ${cells.join(" | ")} |`;
-  return [line(head), `|${head.map(() => "---").join("|")}|`, ...rows.map(line)].join("\n");
+  const formatLine = (cells: readonly (string | number)[]): string => `| ${cells.join(" | ")} |`;
+  return [formatLine(head), `|${head.map(() => "---").join("|")}|`, ...rows.map(formatLine)].join("\n");
 }

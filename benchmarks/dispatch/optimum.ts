@@ -1,6 +1,6 @@
 import { dispatch, dispatchBounds, dispatchCandidates, evaluateDispatch } from "@mosaic/backend-flex";
 import { type Mask, masks, type Placement, type Span } from "@mosaic/core";
-import { generator } from "./lengths.ts";
+import { createUniformGenerator } from "./lengths.ts";
 
 /** How far from the optimum a placement is, of small instances of which every placement is compared: shares of the optimum. */
 export interface OptimumGaps {
@@ -15,43 +15,45 @@ export interface OptimumGaps {
   readonly belowBound: number;
 }
 
-const CHUNK = 16;
+const CHUNK_SIZE = 16;
 
 /** Two or three ranks with three to five, or two to three, chunks each: every placement with as many chunks a rank. */
 export function optimumGaps(instances: number, seed: number): OptimumGaps {
-  const draw = generator(seed);
-  const [objective, time, greedyObjective]: number[][] = [[], [], []];
-  let [placements, belowBound] = [0, 0];
+  const draw = createUniformGenerator(seed);
+  const [objectiveGaps, timeGaps, greedyObjectiveGaps]: number[][] = [[], [], []];
+  let [numPlacements, numBelowBound] = [0, 0];
   for (let instance = 0; instance < instances; instance++) {
     const ranks = instance % 2 === 0 ? 2 : 3;
     const chunksPerRank = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
-    const length = ranks * chunksPerRank * CHUNK;
+    const length = ranks * chunksPerRank * CHUNK_SIZE;
     const row = [4, 16, 64][instance % 3]!;
     const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: instance % 2 };
     const options = { mask: drawMask(length, draw), length, ranks, cost };
-    const bounds = dispatchBounds({ ...options, chunkSize: CHUNK });
+    const bounds = dispatchBounds({ ...options, chunkSize: CHUNK_SIZE });
     let [minObjective, minTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
     for (const placement of enumeratePlacements(ranks, chunksPerRank)) {
       const evaluation = evaluateDispatch({ ...options, placement });
       minObjective = Math.min(minObjective, evaluation.objective);
       minTime = Math.min(minTime, evaluation.time);
-      placements++;
+      numPlacements++;
       if (evaluation.time < bounds.time * (1 - 1e-9) || evaluation.objective < bounds.objective * (1 - 1e-9))
-        belowBound++;
+        numBelowBound++;
     }
-    const dispatchResult = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK }) });
-    const greedy = dispatchCandidates({ ...options, chunkSize: CHUNK }).find(({ name }) => name === "greedy")!;
-    objective!.push(relativeGap(dispatchResult.objective, minObjective));
-    time!.push(relativeGap(dispatchResult.time, minTime));
-    greedyObjective!.push(relativeGap(greedy.objective, minObjective));
+    const dispatchResult = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK_SIZE }) });
+    const greedyCandidate = dispatchCandidates({ ...options, chunkSize: CHUNK_SIZE }).find(
+      ({ name }) => name === "greedy",
+    )!;
+    objectiveGaps!.push(relativeGap(dispatchResult.objective, minObjective));
+    timeGaps!.push(relativeGap(dispatchResult.time, minTime));
+    greedyObjectiveGaps!.push(relativeGap(greedyCandidate.objective, minObjective));
   }
   return {
     instances,
-    placements,
-    objective: objective!,
-    time: time!,
-    greedyObjective: greedyObjective!,
-    belowBound,
+    placements: numPlacements,
+    objective: objectiveGaps!,
+    time: timeGaps!,
+    greedyObjective: greedyObjectiveGaps!,
+    belowBound: numBelowBound,
   };
 }
 
@@ -76,17 +78,17 @@ function drawMask(length: number, draw: () => number): Mask {
 
 /** All ways to give `chunksPerRank` chunks to each rank; ranks are alike, so that each is first used after those before it. */
 function* enumeratePlacements(ranks: number, chunksPerRank: number): Generator<Placement> {
-  const owner = new Array<number>(ranks * chunksPerRank).fill(0);
+  const ownerOfChunk = new Array<number>(ranks * chunksPerRank).fill(0);
   const remainingChunks = new Array<number>(ranks).fill(chunksPerRank);
   function* visit(chunk: number, numUsedRanks: number): Generator<Placement> {
-    if (chunk === owner.length) {
-      yield createPlacement([...owner]);
+    if (chunk === ownerOfChunk.length) {
+      yield createPlacement([...ownerOfChunk]);
       return;
     }
     for (let rank = 0; rank <= Math.min(numUsedRanks, ranks - 1); rank++) {
       if (remainingChunks[rank] === 0) continue;
       remainingChunks[rank]!--;
-      owner[chunk] = rank;
+      ownerOfChunk[chunk] = rank;
       yield* visit(chunk + 1, Math.max(numUsedRanks, rank + 1));
       remainingChunks[rank]!++;
     }
@@ -94,12 +96,12 @@ function* enumeratePlacements(ranks: number, chunksPerRank: number): Generator<P
   yield* visit(0, 0);
 }
 
-function createPlacement(owner: readonly number[]): Placement {
+function createPlacement(ownerOfChunk: readonly number[]): Placement {
   return {
     name: "enumerated",
     spans: (index) =>
-      owner.flatMap((rank, chunk): Span[] =>
-        rank === index ? [{ start: chunk * CHUNK, length: CHUNK, step: 1 }] : [],
+      ownerOfChunk.flatMap((rank, chunk): Span[] =>
+        rank === index ? [{ start: chunk * CHUNK_SIZE, length: CHUNK_SIZE, step: 1 }] : [],
       ),
   };
 }

@@ -5,22 +5,29 @@ import {
   dispatchCost,
   heads,
   hostAssignment,
-  type Links,
+  type TopologyName,
   linkProfiles,
   ROWS_PER_RANK,
   stageCost,
 } from "./comparison.ts";
-import { distributions, drawLengths, generator } from "./lengths.ts";
+import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 import { markdownTable } from "./marks.ts";
 
-const degrees = [0, 1, 2, 4, 8, 16] as const;
-const packed = ["log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K", "Pareto 1.5 from 1024", "Books3"];
+const stageCounts = [0, 1, 2, 4, 8, 16] as const;
+const packedDistributions = [
+  "log-normal 7.2, 1.6",
+  "GitHub",
+  "ArXiv",
+  "mixed 0.7K, 36K",
+  "Pareto 1.5 from 1024",
+  "Books3",
+];
 
 /** One pass: simulated seconds with the number of stages that flex chooses, and with fixed numbers. */
 export interface StagesRow {
   readonly mask: string;
   readonly ranks: number;
-  readonly links: Links;
+  readonly links: TopologyName;
   readonly pass: "forward" | "backward";
   readonly chosen: number;
   readonly fixed: readonly number[];
@@ -35,7 +42,7 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
       const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 512, cost });
       for (const links of ["flat", "two-level"] as const) {
         const profile = linkProfiles[links];
-        const simulated = [undefined, ...degrees].map((stages) => {
+        const predictions = [undefined, ...stageCounts].map((stages) => {
           const backend = flex({ cost: stageCost(profile, ranks), ...(stages !== undefined && { stages }) });
           const attentionOptions = {
             ...heads,
@@ -49,7 +56,7 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
           return predict(attentionOptions, profile, { keep: () => false });
         });
         for (const pass of ["forward", "backward"] as const) {
-          const [chosen, ...fixed] = simulated.map((result) => result[`${pass}Seconds`]) as [number, ...number[]];
+          const [chosen, ...fixed] = predictions.map((result) => result[`${pass}Seconds`]) as [number, ...number[]];
           yield { mask: name, ranks, links, pass, chosen, fixed };
         }
       }
@@ -58,27 +65,27 @@ export function* stageChoices(seed: number, rankCounts: readonly number[]): Gene
 }
 
 function masksOf(seed: number, tokens: number): [string, Mask][] {
-  const draw = generator(seed);
+  const draw = createUniformGenerator(seed);
   const documents = (name: string): Mask => masks.documents(drawLengths(tokens, distributions[name]!, draw), "causal");
   return [
     ["full", masks.full()],
     ["causal", masks.causal()],
     ["window of 4096", masks.slidingWindow(4096)],
     ["blocks of 4096, causal", masks.blockCausal(4096)],
-    ...packed.map((name): [string, Mask] => [name, documents(name)]),
+    ...packedDistributions.map((name): [string, Mask] => [name, documents(name)]),
   ];
 }
 
 /** A table in Markdown, in ms, and how many choices are near the best fixed number. */
 export function stagesTable(rows: readonly StagesRow[]): string {
   const ms = (seconds: number): string => (seconds * 1e3).toFixed(2);
-  const ratio = ({ chosen, fixed }: StagesRow): number => chosen / Math.min(...fixed);
+  const chosenToBestRatio = ({ chosen, fixed }: StagesRow): number => chosen / Math.min(...fixed);
   const lines = rows.map((row) => {
     const { mask, ranks, links, pass, chosen, fixed } = row;
-    return [mask, ranks, links, pass, ms(chosen), ...fixed.map(ms), ratio(row).toFixed(3)];
+    return [mask, ranks, links, pass, ms(chosen), ...fixed.map(ms), chosenToBestRatio(row).toFixed(3)];
   });
-  const head = ["mask", "P", "links", "pass", "chosen", ...degrees.map(String), "chosen / best fixed"];
-  const numNearOptimal = rows.filter((row) => ratio(row) <= 1.05).length;
-  const maxRatio = rows.reduce((max, row) => Math.max(max, ratio(row)), 0);
+  const head = ["mask", "P", "links", "pass", "chosen", ...stageCounts.map(String), "chosen / best fixed"];
+  const numNearOptimal = rows.filter((row) => chosenToBestRatio(row) <= 1.05).length;
+  const maxRatio = rows.reduce((max, row) => Math.max(max, chosenToBestRatio(row)), 0);
   return `${markdownTable(head, lines)}\n\n${numNearOptimal} of ${rows.length} within 5 % of the best fixed number of stages; largest ratio ${maxRatio.toFixed(3)}.`;
 }

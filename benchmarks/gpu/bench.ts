@@ -9,13 +9,13 @@ export interface Effort {
   readonly secondsPerRound: number;
   readonly maxRuns: number;
   /** Seconds after which a case takes no further round; it takes three at least, or all of `rounds` if they are fewer. */
-  readonly limit: number;
+  readonly limitSeconds: number;
 }
 
-export const fullEffort: Effort = { rounds: 7, secondsPerRound: 0.03, maxRuns: 10, limit: 3 };
-export const quickEffort: Effort = { rounds: 3, secondsPerRound: 0.01, maxRuns: 4, limit: 1 };
+export const fullEffort: Effort = { rounds: 7, secondsPerRound: 0.03, maxRuns: 10, limitSeconds: 3 };
+export const quickEffort: Effort = { rounds: 3, secondsPerRound: 0.01, maxRuns: 4, limitSeconds: 1 };
 /** For tests: the whole path, once. */
-export const singleRunEffort: Effort = { rounds: 1, secondsPerRound: 0, maxRuns: 1, limit: 0 };
+export const singleRunEffort: Effort = { rounds: 1, secondsPerRound: 0, maxRuns: 1, limitSeconds: 0 };
 
 /** Runs in a turn of something that takes `seconds`. */
 export function countRuns(seconds: number, { secondsPerRound, maxRuns }: Effort): number {

@@ -17,8 +17,8 @@ import { tolerances } from "./check-results.ts";
 import { ringCases } from "./ring.ts";
 
 /** A length that no block size divides. */
-const LENGTH = 200;
-const HEADS = 2;
+const GATE_LENGTH = 200;
+const GATE_HEADS = 2;
 
 type GateProblem = Pick<Problem, "dtype" | "mask" | "d">;
 const gateName = ({ dtype, mask, d }: GateProblem): string => `gate.${dtype}.${mask}.d${d}`;
@@ -26,7 +26,7 @@ const gateName = ({ dtype, mask, d }: GateProblem): string => `gate.${dtype}.${m
 /** Every contender's results on fresh numbers, against float64, before any of its times counts. */
 export function gateCase(gateProblem: GateProblem): Case {
   const name = gateName(gateProblem);
-  const problem: Problem = { ...gateProblem, direction: "backward", n: LENGTH, numHeads: HEADS, batch: 1 };
+  const problem: Problem = { ...gateProblem, direction: "backward", n: GATE_LENGTH, numHeads: GATE_HEADS, batch: 1 };
   return {
     name,
     part: "gate",
@@ -41,8 +41,10 @@ export function gateCase(gateProblem: GateProblem): Case {
           unsupported[contender.name] = error.message;
         }
       }
-      const incorrect = Object.keys(errors).filter((contenderName) => !isCorrect(errors[contenderName]!, gateProblem));
-      return { case: name, errors, refused: unsupported, wrong: incorrect };
+      const incorrectContenders = Object.keys(errors).filter(
+        (contenderName) => !isCorrect(errors[contenderName]!, gateProblem),
+      );
+      return { case: name, errors, refused: unsupported, wrong: incorrectContenders };
     },
   };
 }
@@ -53,14 +55,16 @@ export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): bo
 }
 
 /** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
-export async function selectCorrect(
+export async function selectCorrectContenders(
   bench: Bench,
   kind: GateProblem,
   storedResults: ReadonlyMap<string, Result>,
 ): Promise<ReadonlySet<string>> {
   const result = storedResults.get(gateName(kind)) ?? (await gateCase(kind).run(bench));
-  const incorrect = result["wrong"] as readonly string[];
-  return new Set(Object.keys(result["errors"] as object).filter((contenderName) => !incorrect.includes(contenderName)));
+  const incorrectContenders = result["wrong"] as readonly string[];
+  return new Set(
+    Object.keys(result["errors"] as object).filter((contenderName) => !incorrectContenders.includes(contenderName)),
+  );
 }
 
 /** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
@@ -70,8 +74,8 @@ const reducedLengths: readonly number[] = [16_384, 4096];
 
 /** All problems, in the order in which they are measured. */
 function selectShapes(allLengths: readonly number[], reducedLengthSet: readonly number[]): readonly Shape[] {
-  const of = (dtype: Shape["dtype"], some: readonly number[]): readonly Shape[] =>
-    some.flatMap((n) =>
+  const of = (dtype: Shape["dtype"], selectedLengths: readonly number[]): readonly Shape[] =>
+    selectedLengths.flatMap((n) =>
       ([128, 64] as const).flatMap((d) =>
         (["full", "causal"] as const).flatMap((mask) =>
           (["forward", "backward"] as const).map((direction) => ({ direction, dtype, mask, d, n })),
@@ -90,11 +94,11 @@ function attentionCase(shape: Shape, storedResults: ReadonlyMap<string, Result>)
     part: "attention",
     async run(bench: Bench): Promise<Result> {
       const problem = createProblem(shape, bench.sizes);
-      const correctContenders = await selectCorrect(bench, shape, storedResults);
+      const correctContenders = await selectCorrectContenders(bench, shape, storedResults);
       const contenders = (await bench.implementations()).filter((implementation) =>
         correctContenders.has(implementation.name),
       );
-      const { times, refused } = removeDuplicates(await compare(contenders, problem, bench.effort));
+      const { times, refused } = removeDuplicates(await timeContenders(contenders, problem, bench.effort));
       return { case: name, problem, flops: countFlops(problem), bytes: countBytes(problem), times, refused };
     },
   };
@@ -103,7 +107,7 @@ function attentionCase(shape: Shape, storedResults: ReadonlyMap<string, Result>)
 /** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
 function removeDuplicates({ times, refused }: Comparison): Comparison {
   const { hopper, ...otherTimes } = times;
-  const kernelNames = (time: Times | undefined): string => Object.keys(time?.kernels ?? {}).join();
+  const kernelNames = (time: TimingSummary | undefined): string => Object.keys(time?.kernels ?? {}).join();
   if (kernelNames(hopper) !== kernelNames(otherTimes["portable"])) return { times, refused };
   return { times: otherTimes, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
 }
@@ -117,17 +121,17 @@ const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) =
   part: "ceiling",
   async run(bench: Bench): Promise<Result> {
     const size = ceilingSize(kind, bench);
-    const runs = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
+    const numRuns = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
     const operationCount = kind === "copy" ? 2 * size : 2 * size ** 3;
-    const baseline = await bench.baseline()?.request<Sample>({ op: "ceiling", kind, size, count: runs });
+    const baseline = await bench.baseline()?.request<Sample>({ op: "ceiling", kind, size, count: numRuns });
     await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
-    const rate = (seconds: readonly number[]): number => operationCount / median(seconds);
+    const operationsPerSecond = (seconds: readonly number[]): number => operationCount / median(seconds);
     return {
       case: `ceiling.${kind}`,
       size,
       unit: kind === "copy" ? "bytes/s, read and written" : "operations/s",
-      mosaic: rate(await timeMosaic(ctx, kind, { size, runs })),
-      ...(baseline && { torch: rate(baseline.seconds) }),
+      mosaic: operationsPerSecond(await timeMosaic(ctx, kind, { size, runs: numRuns })),
+      ...(baseline && { torch: operationsPerSecond(baseline.seconds) }),
     };
   },
 }));
@@ -192,7 +196,7 @@ export function createCases(
 }
 
 /** What one contender took for a run. */
-interface Times {
+interface TimingSummary {
   readonly median: number;
   readonly low: number;
   readonly high: number;
@@ -203,7 +207,7 @@ interface Times {
 
 /** By contender; those that refused, with their reason. */
 export interface Comparison {
-  readonly times: Readonly<Record<string, Times>>;
+  readonly times: Readonly<Record<string, TimingSummary>>;
   readonly refused: Readonly<Record<string, string>>;
 }
 
@@ -215,7 +219,7 @@ interface TimedContender {
 }
 
 /** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
-export async function compare(
+export async function timeContenders(
   implementations: readonly Implementation[],
   problem: Problem,
   effort: Effort,
@@ -234,7 +238,7 @@ export async function compare(
     }
     const begin = now();
     for (let round = 0; round < effort.rounds; round++) {
-      if (round >= 3 && now() - begin > effort.limit) break;
+      if (round >= 3 && now() - begin > effort.limitSeconds) break;
       for (const timedContender of timedContenders) await runSample(timedContender);
     }
   } finally {
@@ -254,16 +258,16 @@ async function runSample(timedContender: TimedContender): Promise<void> {
   if (kernels !== undefined) timedContender.kernels.push(kernels);
 }
 
-function summarizeTimes({ seconds, kernels }: TimedContender): Times {
-  const names = Object.keys(kernels[0] ?? {});
+function summarizeTimes({ seconds, kernels }: TimedContender): TimingSummary {
+  const kernelNames = Object.keys(kernels[0] ?? {});
   return {
     median: median(seconds),
     low: Math.min(...seconds),
     high: Math.max(...seconds),
     runs: seconds.length,
-    ...(names.length > 0 && {
+    ...(kernelNames.length > 0 && {
       kernels: Object.fromEntries(
-        names.map((name) => [name, median(kernels.map((sampleKernels) => sampleKernels[name]!))]),
+        kernelNames.map((name) => [name, median(kernels.map((sampleKernels) => sampleKernels[name]!))]),
       ),
     }),
   };

@@ -40,10 +40,10 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
   const [o, dq, dk, dv] = await Promise.all([actualOut, ...gradients].map((x) => x.read()));
   disposeAll([...operands, ...gradients]);
   return {
-    out: relativeDistance(o!, expected.out),
-    dq: relativeDistance(dq!, expected.dq),
-    dk: relativeDistance(dk!, expected.dk),
-    dv: relativeDistance(dv!, expected.dv),
+    out: relativeError(o!, expected.out),
+    dq: relativeError(dq!, expected.dq),
+    dk: relativeError(dk!, expected.dk),
+    dv: relativeError(dv!, expected.dv),
   };
 }
 
@@ -68,14 +68,14 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
     const row = await readRow(operands, problem, rowPosition);
     checkTolerance(
       `out of row ${rowPosition.i}`,
-      relativeDistance(await readRowAt(out, rowPosition), attentionRow(row)),
+      relativeError(await readRowAt(out, rowPosition), attentionRow(row)),
       tolerance,
     );
     // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
     if (dq && row.scores.length > 1) {
       checkTolerance(
         `dq of row ${rowPosition.i}`,
-        relativeDistance(await readRowAt(dq, rowPosition), gradientRow(row)),
+        relativeError(await readRowAt(dq, rowPosition), gradientRow(row)),
         tolerance,
       );
     }
@@ -91,7 +91,7 @@ async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tens
     columnSums(dk),
     sumOfSquares(dk),
   ]);
-  checkTolerance("the sum of dv over keys", relativeDistance(valueSum, outSum), tolerance);
+  checkTolerance("the sum of dv over keys", relativeError(valueSum, outSum), tolerance);
   checkTolerance("the sum of dk over keys", Math.hypot(...keySum) / Math.sqrt(size), tolerance);
 }
 
@@ -181,7 +181,7 @@ export function gradientRow(row: AttentionRow): Float64Array {
 }
 
 /** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
-export function relativeDistance(x: ArrayLike<number>, ref: ArrayLike<number>): number {
+export function relativeError(x: ArrayLike<number>, ref: ArrayLike<number>): number {
   if (x.length !== ref.length) throw new Error(`expected ${ref.length} numbers, received ${x.length}`);
   let [difference, size] = [0, 0];
   for (let i = 0; i < ref.length; i++) {

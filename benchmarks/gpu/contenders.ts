@@ -81,12 +81,12 @@ export class MosaicImplementation implements Implementation {
       operandSets.flatMap((operands) => (isForward ? [this.#forward(operands)] : this.#backward(operands))),
     );
     const reportedTimings = timings.slice(isForward ? 1 : 2).filter((_, i) => isForward || i % 2 === 1);
-    const names = Object.keys(reportedTimings[0]!.kernels);
+    const kernelNames = Object.keys(reportedTimings[0]!.kernels);
     const mean = (name: string): number =>
       reportedTimings.reduce((sum, { kernels }) => sum + kernels[name]!, 0) / reportedTimings.length;
     return {
       seconds: reportedTimings.map(({ seconds }) => seconds),
-      kernels: Object.fromEntries(names.map((name) => [name, mean(name)])),
+      kernels: Object.fromEntries(kernelNames.map((name) => [name, mean(name)])),
     };
   }
 

@@ -33,7 +33,7 @@ async function main(args: string[]): Promise<number> {
     console.error((error as Error).message);
     return 2;
   }
-  const { failures, remaining } = await runCases(
+  const { failures, remainingCases: remaining } = await runCases(
     cases,
     ({ name }) => workers.run(name, CASE_TIMEOUT_SECONDS),
     results,

@@ -20,16 +20,21 @@ const h200: Ceilings = { flops: 790e12, bytes: 4.3e12, exponentials: 3.7e12 };
 /** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
 interface LowerBound {
   readonly productSeconds: number;
-  readonly memory: number;
-  readonly exponentials: number;
+  readonly memorySeconds: number;
+  readonly exponentialSeconds: number;
   readonly seconds: number;
 }
 
 export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
   const productSeconds = countFlops(problem) / ceilings.flops;
-  const memory = countBytes(problem) / ceilings.bytes;
-  const exponentials = countExponentials(problem) / ceilings.exponentials;
-  return { productSeconds, memory, exponentials, seconds: Math.max(productSeconds, memory, exponentials) };
+  const memorySeconds = countBytes(problem) / ceilings.bytes;
+  const exponentialSeconds = countExponentials(problem) / ceilings.exponentials;
+  return {
+    productSeconds,
+    memorySeconds,
+    exponentialSeconds,
+    seconds: Math.max(productSeconds, memorySeconds, exponentialSeconds),
+  };
 }
 
 type StoredResults = ReadonlyMap<string, Result>;
@@ -209,15 +214,15 @@ export function floorTables(sizes: Sizes, lengths: readonly number[], ceilings: 
         .map((n) => {
           const shape = { direction, dtype: "bf16", mask, n } as const;
           const problem = createProblem({ ...shape, d: 128 }, sizes);
-          const { productSeconds, memory, exponentials } = lowerBound(problem, ceilings);
+          const { productSeconds, memorySeconds, exponentialSeconds } = lowerBound(problem, ceilings);
           return {
             n,
             tflop: countFlops(problem) / 1e12,
             gigabytes: countBytes(problem) / 1e9,
             products: productSeconds * 1e3,
-            memory: memory * 1e3,
-            exp128: exponentials * 1e3,
-            exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentials * 1e3,
+            memory: memorySeconds * 1e3,
+            exp128: exponentialSeconds * 1e3,
+            exp64: lowerBound(createProblem({ ...shape, d: 64 }, sizes), ceilings).exponentialSeconds * 1e3,
           };
         }),
     })),

@@ -24,14 +24,14 @@ export interface RingJob {
 }
 
 /** Heads of 128, or smaller ones where four ranks would get none. */
-const MAX_RATIO = 128;
+const MAX_HEAD_DIM = 128;
 
 /**
  * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
  * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
  */
 export function ringCases({ hidden, tokens }: Sizes): readonly Case[] {
-  const d = Math.min(MAX_RATIO, hidden / 4);
+  const d = Math.min(MAX_HEAD_DIM, hidden / 4);
   return ([2, 4] as const).flatMap((ranks) =>
     (["full", "causal"] as const).flatMap((mask) =>
       (["forward", "backward"] as const).map((direction) => {
@@ -51,28 +51,34 @@ function ringCase(ranks: number, problem: AttentionProblem): Case {
       await bench.close();
       const job: RingJob = { problem, ranks, turns: Math.min(3, bench.effort.rounds), device: bench.device };
       const timings = await runProcesses<RingTiming>("./gpu-ring-rank.js", ranks, job);
-      const seconds = Object.fromEntries(runModes.map((runMode) => [runMode, median(groupByTurn(timings, runMode))]));
-      const { ring, apart: independentSeconds, alone: singleSeconds } = seconds as Record<RunMode, number>;
+      const secondsByMode = Object.fromEntries(
+        runModes.map((runMode) => [runMode, median(turnSeconds(timings, runMode))]),
+      );
+      const {
+        ring: ringSeconds,
+        apart: independentSeconds,
+        alone: singleSeconds,
+      } = secondsByMode as Record<RunMode, number>;
       return {
         case: name,
         problem,
         ranks,
         flops: countFlops(problem),
-        seconds,
-        vsOne: singleSeconds / ring,
-        vsApart: independentSeconds / ring,
+        seconds: secondsByMode,
+        vsOne: singleSeconds / ringSeconds,
+        vsApart: independentSeconds / ringSeconds,
       };
     },
   };
 }
 
 /** Of each turn, from when the first process began to when the last ended. */
-function groupByTurn(timings: readonly (readonly RingTiming[])[], runMode: RunMode): number[] {
-  const byRank = timings
+function turnSeconds(timings: readonly (readonly RingTiming[])[], runMode: RunMode): number[] {
+  const turnsByRank = timings
     .map((rankTurns) => rankTurns.filter((timing) => timing.runMode === runMode))
     .filter(({ length }) => length > 0);
-  return byRank[0]!.map((_, turn) => {
-    const rankTimings = byRank.map((turns) => turns[turn]!);
+  return turnsByRank[0]!.map((_, turn) => {
+    const rankTimings = turnsByRank.map((turns) => turns[turn]!);
     return Math.max(...rankTimings.map(({ end }) => end)) - Math.min(...rankTimings.map(({ begin }) => begin));
   });
 }

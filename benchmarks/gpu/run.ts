@@ -25,9 +25,9 @@ export class WorkerPool implements Disposable {
   }
 
   /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was terminated. */
-  async run(name: string, limit: number): Promise<Result> {
+  async run(name: string, timeoutSeconds: number): Promise<Result> {
     this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
-    const { result, error, isSessionLost } = await requestResult(this.#process, name, limit);
+    const { result, error, isSessionLost } = await requestResult(this.#process, name, timeoutSeconds);
     if (isSessionLost) this.#process = undefined;
     if (result === undefined) throw new Error(error);
     return result;
@@ -39,15 +39,15 @@ export class WorkerPool implements Disposable {
   }
 }
 
-function requestResult(worker: ChildProcess, name: string, limit: number): Promise<WorkerReply> {
+function requestResult(worker: ChildProcess, name: string, timeoutSeconds: number): Promise<WorkerReply> {
   return new Promise((resolve) => {
     let hasTimedOut = false;
-    const clock = setTimeout(() => {
+    const timer = setTimeout(() => {
       hasTimedOut = true;
       worker.kill("SIGKILL");
-    }, limit * 1000);
+    }, timeoutSeconds * 1000);
     const settleCase = (reply: WorkerReply): void => {
-      clearTimeout(clock);
+      clearTimeout(timer);
       worker.removeAllListeners("message");
       worker.removeAllListeners("exit");
       resolve(reply);
@@ -55,7 +55,7 @@ function requestResult(worker: ChildProcess, name: string, limit: number): Promi
     worker.once("message", (reply: WorkerReply) => settleCase(reply));
     worker.once("exit", (code, signal) => {
       const error = hasTimedOut
-        ? `timed out after ${limit} s and was terminated`
+        ? `timed out after ${timeoutSeconds} s and was terminated`
         : `its process exited with ${signal ?? `code ${code}`}`;
       settleCase({ error, isSessionLost: true });
     });
@@ -119,7 +119,7 @@ interface RunOutcome {
   /** Cases whose results are wrong, or that threw, with the reason. */
   readonly failures: Readonly<Record<string, string>>;
   /** Not run when the time was over; another run continues with them. */
-  readonly remaining: readonly string[];
+  readonly remainingCases: readonly string[];
 }
 
 /** Runs case after case, and keeps each result at once. A part whose time is over leaves the rest of its cases. */
@@ -127,15 +127,15 @@ export async function runCases(
   cases: readonly Case[],
   run: (benchmarkCase: Case) => Promise<Result>,
   results: Results,
-  bounds: RunLimits,
+  runLimits: RunLimits,
 ): Promise<RunOutcome> {
   const failures: Record<string, string> = {};
   const remaining: string[] = [];
-  const spentSeconds = new Map<PartName, number>();
+  const spentSecondsByPart = new Map<PartName, number>();
   for (const benchmarkCase of cases) {
-    if (!bounds.again && results.byCase.has(benchmarkCase.name)) continue;
-    const partSeconds = spentSeconds.get(benchmarkCase.part) ?? 0;
-    if (partSeconds >= secondsPerPart[benchmarkCase.part] * bounds.share) {
+    if (!runLimits.again && results.byCase.has(benchmarkCase.name)) continue;
+    const spentPartSeconds = spentSecondsByPart.get(benchmarkCase.part) ?? 0;
+    if (spentPartSeconds >= secondsPerPart[benchmarkCase.part] * runLimits.share) {
       remaining.push(benchmarkCase.name);
       continue;
     }
@@ -143,16 +143,17 @@ export async function runCases(
     try {
       const result = await run(benchmarkCase);
       results.add(result);
-      const incorrect = (result["wrong"] ?? []) as readonly string[];
-      if (incorrect.length > 0) failures[benchmarkCase.name] = `wrong results of ${incorrect.join(" and ")}`;
+      const incorrectContenders = (result["wrong"] ?? []) as readonly string[];
+      if (incorrectContenders.length > 0)
+        failures[benchmarkCase.name] = `wrong results of ${incorrectContenders.join(" and ")}`;
     } catch (error) {
       failures[benchmarkCase.name] = (error as Error).message;
     }
     const seconds = now() - begin;
-    spentSeconds.set(benchmarkCase.part, partSeconds + seconds);
+    spentSecondsByPart.set(benchmarkCase.part, spentPartSeconds + seconds);
     console.error(
       `${benchmarkCase.name.padEnd(48)}${seconds.toFixed(1).padStart(6)} s${benchmarkCase.name in failures ? "  FAILED" : ""}`,
     );
   }
-  return { failures, remaining };
+  return { failures, remainingCases: remaining };
 }

@@ -48,12 +48,13 @@ const cases = {
     ]);
   },
 };
-const seconds = Object.fromEntries(Object.keys(cases).map((name) => [name, []]));
+const secondsByCase = Object.fromEntries(Object.keys(cases).map((name) => [name, []]));
 for (let turn = 0; turn < Number(values.turns); turn++) {
-  for (const [name, createCommands] of Object.entries(cases)) seconds[name].push(await timeFirstLine(createCommands()));
+  for (const [name, createCommands] of Object.entries(cases))
+    secondsByCase[name].push(await timeFirstLine(createCommands()));
 }
-for (const [name, all] of Object.entries(seconds)) {
-  const sorted = all.toSorted((a, b) => a - b);
-  const [median, least, most] = [sorted[sorted.length >> 1], sorted[0], sorted.at(-1)].map((value) => value.toFixed(3));
-  console.log(`${name.padEnd(20)} ${median} s [${least} … ${most}]`);
+for (const [name, turnSeconds] of Object.entries(secondsByCase)) {
+  const sorted = turnSeconds.toSorted((a, b) => a - b);
+  const [median, min, max] = [sorted[sorted.length >> 1], sorted[0], sorted.at(-1)].map((value) => value.toFixed(3));
+  console.log(`${name.padEnd(20)} ${median} s [${min} … ${max}]`);
 }

@@ -7,9 +7,9 @@ import type { Table } from "./table.ts";
 /** Four GPUs a node are stated, by 64 on 16; links are not. */
 export const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
-  { name: "nodes of 4, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },
-  { name: "nodes of 4, 2 ports", ranksPerNode: 4, ports: 2, intraNodeSpeedup: 10 },
-  { name: "nodes of 4, 1 port", ranksPerNode: 4, ports: 1, intraNodeSpeedup: 10 },
+  { name: "nodes of 4 GPUs, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },
+  { name: "nodes of 4 GPUs, 2 ports", ranksPerNode: 4, ports: 2, intraNodeSpeedup: 10 },
+  { name: "nodes of 4 GPUs, 1 port", ranksPerNode: 4, ports: 1, intraNodeSpeedup: 10 },
 ];
 
 /** A network, and how it explains what it was fitted to. */
@@ -114,9 +114,9 @@ export function fitTable(fits: readonly NetworkFit[]): Table {
     id: "attention2d.fit",
     title: "Network models fitted to the growth of step times on 16 GPUs, 2.7B",
     columns: [
-      { key: "wiring", head: "wiring" },
+      { key: "wiring", head: "topology" },
       { key: "bandwidth", head: "GB/s a port", format: 2 },
-      { key: "bytesPerMegaflop", head: "bytes per million kernel operations", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
       { key: "error", head: "error left", format: "percent" },
       { key: "sequences", head: "sequences a step", format: "integer" },
       { key: "ratio", head: "ring over NO, predicted", format: "times" },

@@ -48,16 +48,16 @@ function gridVolumes(sizes: readonly number[]): Table {
 }
 
 /** Each bar of the plots beside what the fitted network predicts. */
-function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly number[]): Table {
+function barTable(cluster: Cluster, shownPanels: readonly Panel[], tokens: readonly number[]): Table {
   const profile = createProfile(cluster);
-  const rows = shown.flatMap((panel) => {
+  const rows = shownPanels.flatMap((panel) => {
     const model = models[panel.model];
     const { numHeads, headDim } = model;
     const side = Math.sqrt(panel.ranks);
     return tokens.map((length) => {
       const strategies = [ringStrategy(panel.ranks), tileStrategy([side, side], "fused"), tileStrategy([side, side])];
       const step = { tokens: length, ranks: panel.ranks, matmul: profile.kernels.matmul };
-      const [ring, fused, overlapped] = strategies.map((strategy) => {
+      const [ringSeconds, fusedSeconds, overlappedSeconds] = strategies.map((strategy) => {
         const { seconds } = simulateTiming(recordProblem(strategy, { numHeads, headDim, tokens: length }), profile);
         return attentionStep(seconds, model, step);
       }) as [number, number, number];
@@ -67,9 +67,9 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
         ranks: panel.ranks,
         tokens: length,
         stated: panel.notOverlapped[at],
-        fused: ring / fused,
+        fused: ringSeconds / fusedSeconds,
         statedOverlapped: panel.overlapped[at],
-        overlapped: ring / overlapped,
+        overlapped: ringSeconds / overlappedSeconds,
       };
     });
   });
@@ -92,8 +92,8 @@ function barTable(cluster: Cluster, shown: readonly Panel[], tokens: readonly nu
 /** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which no paper states. */
 function topologyTable(fits: readonly NetworkFit[], panel: Panel, tokens: readonly number[]): Table {
   const rows = fits.map(({ topology, bandwidth }) => {
-    const [mean] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [panel], tokens)).rows;
-    return { ...mean, wiring: topology.name };
+    const [meanRow] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [panel], tokens)).rows;
+    return { ...meanRow, wiring: topology.name };
   });
   return {
     id: "attention2d.wirings",
@@ -177,18 +177,18 @@ export function meanTable({ rows }: Table): Table {
     rowsByPanel.set(key, [...(rowsByPanel.get(key) ?? []), row]);
   }
   const means = [...rowsByPanel.values()].map((bars) => {
-    const mean = (key: string) =>
+    const geometricMean = (key: string) =>
       Math.exp(bars.reduce((sum, bar) => sum + Math.log(Number(bar[key])), 0) / bars.length);
     const { model, ranks } = bars[0]!;
-    const [statedMean, fusedMean] = [mean("stated"), mean("fused")];
-    const [statedOverlapped, overlappedMean] = [mean("statedOverlapped"), mean("overlapped")];
-    const deviations = { off: fusedMean / statedMean - 1, offOverlapped: overlappedMean / statedOverlapped - 1 };
+    const [statedMean, fusedMean] = [geometricMean("stated"), geometricMean("fused")];
+    const [statedOverlappedMean, overlappedMean] = [geometricMean("statedOverlapped"), geometricMean("overlapped")];
+    const deviations = { off: fusedMean / statedMean - 1, offOverlapped: overlappedMean / statedOverlappedMean - 1 };
     return {
       model,
       ranks,
       stated: statedMean,
       fused: fusedMean,
-      statedOverlapped,
+      statedOverlapped: statedOverlappedMean,
       overlapped: overlappedMean,
       ...deviations,
     };

@@ -34,8 +34,8 @@ function main(args: string[]): number {
     return 0;
   }
   if (options.draw !== undefined) {
-    const picture = fileURLToPath(new URL("../../docs/images/strategies-by-ranks.svg", import.meta.url));
-    writeFileSync(picture, rankChart(readFileSync(options.draw, "utf8")));
+    const picturePath = fileURLToPath(new URL("../../docs/images/strategies-by-ranks.svg", import.meta.url));
+    writeFileSync(picturePath, rankChart(readFileSync(options.draw, "utf8")));
     return 0;
   }
   const selectedPapers = Object.entries(papers).filter(([name]) => options.only === undefined || name === options.only);

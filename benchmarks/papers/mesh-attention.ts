@@ -4,7 +4,7 @@ import { compare, type Comparison } from "./plans.ts";
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 import {
-  formatSaving,
+  computeSaving,
   formulas,
   type ChunksPerPass,
   recordProblem,
@@ -54,11 +54,11 @@ export function meshVolumes(sizes: VolumeSizes): readonly Table[] {
       return {
         tile: [a, b].join(" × "),
         group: String(group),
-        forward: formatSaving(mesh.forward.chunks, ring.forward.chunks),
-        both: formatSaving(mesh.both.chunks, ring.both.chunks),
-        forwardBytes: formatSaving(mesh.forward.bytes, ring.forward.bytes),
-        bothBytes: formatSaving(mesh.both.bytes, ring.both.bytes),
-        formula: formatSaving(total(formulas.tileStrategy([a, b], group)), total(formulas.ring(ranks, group))),
+        forward: computeSaving(mesh.forward.chunks, ring.forward.chunks),
+        both: computeSaving(mesh.both.chunks, ring.both.chunks),
+        forwardBytes: computeSaving(mesh.forward.bytes, ring.forward.bytes),
+        bothBytes: computeSaving(mesh.both.bytes, ring.both.bytes),
+        formula: computeSaving(total(formulas.tileStrategy([a, b], group)), total(formulas.ring(ranks, group))),
       };
     });
   });

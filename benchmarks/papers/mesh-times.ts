@@ -10,10 +10,10 @@ export const numHeads = { numHeads: 32, headDim: 128 } as const;
 /** Ports: one a GPU, shared by two, four, all eight of a node; or a network in which all links are equal. */
 export const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
-  { name: "nodes of 8, 8 ports", ranksPerNode: 8, ports: 8, intraNodeSpeedup: 10 },
-  { name: "nodes of 8, 4 ports", ranksPerNode: 8, ports: 4, intraNodeSpeedup: 10 },
-  { name: "nodes of 8, 2 ports", ranksPerNode: 8, ports: 2, intraNodeSpeedup: 10 },
-  { name: "nodes of 8, 1 port", ranksPerNode: 8, ports: 1, intraNodeSpeedup: 10 },
+  { name: "nodes of 8 GPUs, 8 ports", ranksPerNode: 8, ports: 8, intraNodeSpeedup: 10 },
+  { name: "nodes of 8 GPUs, 4 ports", ranksPerNode: 8, ports: 4, intraNodeSpeedup: 10 },
+  { name: "nodes of 8 GPUs, 2 ports", ranksPerNode: 8, ports: 2, intraNodeSpeedup: 10 },
+  { name: "nodes of 8 GPUs, 1 port", ranksPerNode: 8, ports: 1, intraNodeSpeedup: 10 },
 ];
 
 export interface TimeSizes {
@@ -35,11 +35,11 @@ export const meshTimeSizes: TimeSizes = {
     [16, 16],
   ],
   tokens: [2 ** 18, 2 ** 19, 2 ** 21, 2 ** 22],
-  closestTopology: "nodes of 8, 4 ports",
+  closestTopology: "nodes of 8 GPUs, 4 ports",
 };
 
 /** The bandwidth of a port at which the ring waits for so much of its time as stated. */
-export function fittedBandwidth(ring: AttentionRecord, topology: Topology, communicationShare: number): number {
+export function fittedBandwidth(ring: AttentionRecord, topology: Topology, statedWaitShare: number): number {
   let bandwidth = 10e9;
   // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
   for (let step = 0; step < 8; step++) {
@@ -47,8 +47,8 @@ export function fittedBandwidth(ring: AttentionRecord, topology: Topology, commu
       ring,
       createProfile({ gpu: "h100", topology, bandwidth }),
     );
-    if (Math.abs(waitShare - communicationShare) < 2e-4) break;
-    bandwidth *= (seconds * (1 - communicationShare)) / (seconds - waitSeconds);
+    if (Math.abs(waitShare - statedWaitShare) < 2e-4) break;
+    bandwidth *= (seconds * (1 - statedWaitShare)) / (seconds - waitSeconds);
   }
   return bandwidth;
 }
@@ -127,9 +127,9 @@ function fitTable({ fittedProblem: { share, ranks, tokens } }: TimeSizes, bandwi
     id: "mesh.fit",
     title: `Network models in which a ring of ${ranks} ranks waits ${(share * 100).toFixed(1)} % of the time, ${tokens} tokens`,
     columns: [
-      { key: "wiring", head: "wiring" },
+      { key: "wiring", head: "topology" },
       { key: "bandwidth", head: "GB/s a port", format: 2 },
-      { key: "bytesPerMegaflop", head: "bytes per million kernel operations", format: 2 },
+      { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
     ],
     rows: topologies.map((topology) => {
       const bandwidth = bandwidthOf.get(topology.name)!;
@@ -153,7 +153,7 @@ function speedupTable(id: string, ranks: number, rows: Table["rows"]): Table {
     columns: [
       { key: "tokens", head: "tokens", format: "integer" },
       { key: "tile", head: "tile" },
-      { key: "wiring", head: "wiring" },
+      { key: "wiring", head: "topology" },
       { key: "speedup", head: "speedup", format: "times" },
       { key: "ringWaits", head: "ring waits", format: "percent" },
       { key: "meshWaits", head: "mesh waits", format: "percent" },

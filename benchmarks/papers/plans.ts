@@ -32,14 +32,14 @@ export function compare(comparison: Comparison): Table {
   const timeStrategy = (kind: string, meshStrategy: MeshStrategy): TimedStrategy => {
     const record = recordProblem(meshStrategy, problem);
     const { both, betweenNodes } = countVolumes(record, ranksPerNode);
-    const peak = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
+    const maxPeakBytes = Math.max(...record.ranks.map(({ peakBytes }) => peakBytes));
     return {
       kind,
       ...meshStrategy,
       ...simulateTiming(record, profile),
       sent: both.bytes,
       betweenNodes: betweenNodes.bytes,
-      peak,
+      peak: maxPeakBytes,
     };
   };
   const selectFastest = (kind: string, rankedStrategies: readonly RankedStrategy[]): TimedStrategy =>
@@ -51,7 +51,12 @@ export function compare(comparison: Comparison): Table {
   const combinedPlans = ranking.filter(({ name }) => /^ulysses \d+( × ring \d+)?$/.test(name));
   const baseline = selectFastest("strongest ulysses × ring", combinedPlans);
   const bestStrategy = selectFastest("our best", ranking.slice(0, simulatedPlans));
-  const rows = [ring, ...publishedPlans.map((way) => timeStrategy("the paper's", way)), baseline, bestStrategy];
+  const rows = [
+    ring,
+    ...publishedPlans.map((publishedPlan) => timeStrategy("the paper's", publishedPlan)),
+    baseline,
+    bestStrategy,
+  ];
   return createTable(
     comparison,
     rows.map((row) => createRow(row, ring, baseline)),

@@ -108,8 +108,8 @@ function drawPanel({ heading, value, format }: Panel, rows: readonly RankRow[], 
       text(LEFT_MARGIN - 8, at + 4, format(tick), `text-anchor="end" ${faint}`)
     );
   });
-  const counts = [...new Set(visibleRows.map(({ ranks }) => ranks))];
-  const rankLabels = counts.map((ranks) =>
+  const rankCounts = [...new Set(visibleRows.map(({ ranks }) => ranks))];
+  const rankLabels = rankCounts.map((ranks) =>
     text(x.at(ranks), PLOT_HEIGHT + 46, `${ranks}`, `text-anchor="middle" ${faint}`),
   );
   const lines = strategies.map((strategy, i) => {

@@ -15,7 +15,7 @@ const networks = {
   fast: profiles["h100-ib400"],
   slow: createProfile({
     gpu: "h100",
-    topology: { name: "nodes of 8, 4 ports", ranksPerNode: RANKS_PER_NODE, ports: 4, intraNodeSpeedup: 10 },
+    topology: { name: "nodes of 8 GPUs, 4 ports", ranksPerNode: RANKS_PER_NODE, ports: 4, intraNodeSpeedup: 10 },
     bandwidth: 9.43e9,
   }),
 };

@@ -22,22 +22,24 @@ export interface Volumes {
 export function countVolumes(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
-  const mean = (flows: readonly TrafficTotals[]): SentChunks => ({
+  const meanSent = (flows: readonly TrafficTotals[]): SentChunks => ({
     chunks: flows.reduce((sum, { elements }) => sum + elements, 0) / ranks.length / chunk,
     bytes: flows.reduce((sum, { bytes }) => sum + bytes, 0) / ranks.length,
   });
-  const forward = mean(ranks.flatMap((rank) => linkClasses.map((kind) => rank.forward[kind].sent)));
-  const backward = mean(ranks.flatMap((rank) => linkClasses.map((kind) => rank.backward[kind].sent)));
+  const forward = meanSent(ranks.flatMap((rank) => linkClasses.map((kind) => rank.forward[kind].sent)));
+  const backward = meanSent(ranks.flatMap((rank) => linkClasses.map((kind) => rank.backward[kind].sent)));
   return {
     forward,
     backward,
     both: { chunks: forward.chunks + backward.chunks, bytes: forward.bytes + backward.bytes },
-    betweenNodes: mean(ranks.flatMap((rank) => [rank.forward["inter-node"].sent, rank.backward["inter-node"].sent])),
+    betweenNodes: meanSent(
+      ranks.flatMap((rank) => [rank.forward["inter-node"].sent, rank.backward["inter-node"].sent]),
+    ),
   };
 }
 
 /** How much less than `reference`, as a share of it. */
-export function formatSaving(value: number, reference: number): number {
+export function computeSaving(value: number, reference: number): number {
   return 1 - value / reference;
 }
 

@@ -18,8 +18,8 @@ export interface ChartOptions {
   readonly title: string;
   readonly subtitle: string;
   /** The largest value that is drawn; longer bars end there, with their number. */
-  readonly limit: number;
-  readonly marks: readonly number[];
+  readonly maxValue: number;
+  readonly markedValues: readonly number[];
   readonly format: (value: number) => string;
 }
 
@@ -52,7 +52,11 @@ interface Position {
   readonly y: number;
 }
 
-function drawGroup({ heading, bars }: Group, { x, y }: Position, { limit, marks, format }: ChartOptions): string {
+function drawGroup(
+  { heading, bars }: Group,
+  { x, y }: Position,
+  { maxValue: limit, markedValues: marks, format }: ChartOptions,
+): string {
   const scale = (COLUMN - LABEL_WIDTH - 80) / limit;
   const top = y + 14,
     height = bars.length * (BAR_HEIGHT + 3);

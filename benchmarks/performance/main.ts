@@ -46,16 +46,16 @@ function createGroupOf(rows: readonly ResultRow[]): GroupOf {
   };
 }
 
-const ratio = (value: number): string => `${value.toFixed(2)} ×`;
+const formatRatio = (value: number): string => `${value.toFixed(2)} ×`;
 const formatPercent = (value: number): string => `${(value * 100).toFixed(0)} %`;
 
 const directions = ["forward", "backward"] as const;
 const dtypes = ["f32", "bf16"] as const;
-const attention = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
+const attentionKinds = directions.flatMap((direction) => dtypes.map((dtype) => `${direction}.${dtype}`));
 
 function drawBaselines(groupOf: GroupOf): string {
   const groups = [
-    ...attention.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
+    ...attentionKinds.map((kind) => groupOf(`attention ${kind}, warm`, `peer.${kind}.`, "vsPeer")),
     ...dtypes.map((dtype) => groupOf(`decoding ${dtype}`, `peer-decode.${dtype}.`, "vsPeer")),
     groupOf("decoding, over onnxruntime", "peer-onnx.decode.", "vsPeer"),
     groupOf("linear layers, over onnxruntime", "peer-onnx.linear.", "vsPeer"),
@@ -69,16 +69,16 @@ function drawBaselines(groupOf: GroupOf): string {
     {
       title: "Speedup over PyTorch 2.13 and onnxruntime 1.30 on the same cores",
       subtitle: "Medians over the turns of one run. Dashed: 1 × and 1.2 ×.",
-      limit: 6,
-      marks: [1, 1.2],
-      format: ratio,
+      maxValue: 6,
+      markedValues: [1, 1.2],
+      format: formatRatio,
     },
   );
 }
 
 function drawLimits(groupOf: GroupOf): string {
   const groups = [
-    ...attention.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
+    ...attentionKinds.map((kind) => groupOf(`attention ${kind}: of the peak`, `local.${kind}.`, "medianShare")),
     groupOf("attention forward.f32, AVX2: of the AVX2 peak", "avx2.local.forward.f32.", "medianShare"),
     groupOf("matrix products: of the peak", "gemm.", "medianShare"),
     ...dtypes.map((dtype) => groupOf(`decoding ${dtype}: of read bandwidth`, `decode.${dtype}.`, "medianShare")),
@@ -89,8 +89,8 @@ function drawLimits(groupOf: GroupOf): string {
       title: "Share of the hardware limits",
       subtitle:
         "Share of the peak vector throughput (above 100 %: tile registers), or of the read bandwidth for the same working set.",
-      limit: 1.5,
-      marks: [0.8, 1],
+      maxValue: 1.5,
+      markedValues: [0.8, 1],
       format: formatPercent,
     },
   );

@@ -1,9 +1,9 @@
 /** Longer than threads of an idle OpenMP or of ours wait for more work before they sleep. */
-const MILLISECONDS = 250;
+const IDLE_MILLISECONDS = 250;
 
 /** Leaves the cores idle before the next measurement. */
 export function waitUntilIdle(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, MILLISECONDS));
+  return new Promise((resolve) => setTimeout(resolve, IDLE_MILLISECONDS));
 }
 
 /** What one case found: numbers for `--json`, a sentence for people. */

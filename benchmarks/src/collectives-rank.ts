@@ -10,19 +10,19 @@ await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 const { world } = ctx;
 
 for (const operation of operations) {
-  await report(operation, 4 * world.size * 2, 500);
-  await report(operation, largeBytes, 4);
+  await timeAndPrint(operation, 4 * world.size * 2, 500);
+  await timeAndPrint(operation, largeBytes, 4);
 }
 using sendBuffer = mosaic.zeros(ctx, [largeBytes / 4]);
 using to = mosaic.zeros(ctx, [largeBytes / 4]);
 print({
   operation: "copy",
   bytes: largeBytes,
-  seconds: await minSeconds(() => ctx.device.kernels.copy(to, sendBuffer), 4),
+  seconds: await measureMinSeconds(() => ctx.device.kernels.copy(to, sendBuffer), 4),
 });
 
 /** Times `count` calls in a row on tensors of `bytes` in all. */
-async function report(operation: Operation, bytes: number, count: number): Promise<void> {
+async function timeAndPrint(operation: Operation, bytes: number, count: number): Promise<void> {
   using fullBuffer = mosaic.ones(ctx, [bytes / 4]);
   using receiveBuffer = mosaic.ones(ctx, [bytes / 4]);
   using shardBuffer = mosaic.ones(ctx, [bytes / 4 / world.size]);
@@ -40,11 +40,11 @@ async function report(operation: Operation, bytes: number, count: number): Promi
     allReduce: () => world.allReduce(fullBuffer, "mean"),
     allToAll: () => world.allToAll(receiveBuffer, fullBuffer),
   };
-  print({ operation, bytes, seconds: await minSeconds(() => post[operation]().wait(), count) });
+  print({ operation, bytes, seconds: await measureMinSeconds(() => post[operation]().wait(), count) });
 }
 
 /** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
-async function minSeconds(runCall: () => void, count: number): Promise<number> {
+async function measureMinSeconds(runCall: () => void, count: number): Promise<number> {
   let minimum = Number.POSITIVE_INFINITY;
   for (let i = 0; i <= repetitions; i++) {
     world.barrier().wait();

@@ -72,16 +72,16 @@ export const decodeRanksCases: readonly BenchmarkCase[] = [
     names: [`decode-ranks.${formatName(ranksProblem)}`],
     async run({ repetitions }) {
       const job: DecodeJob = { problem: ranksProblem, steps: STEPS };
-      const [ranks, threads]: [number[], number[]] = [[], []];
+      const [rankSeconds, threadSeconds]: [number[], number[]] = [[], []];
       for (let i = 0; i < repetitions; i++) {
         const reported = await runProcesses<{ seconds: number }>("decode-rank.js", 2, job);
-        ranks.push(Math.max(...reported.map(([row]) => row!.seconds)));
+        rankSeconds.push(Math.max(...reported.map(([row]) => row!.seconds)));
         await waitUntilIdle();
         await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 2 }), rank: 0, worldSize: 1 });
-        threads.push(await timeSteps(ctx, job));
+        threadSeconds.push(await timeSteps(ctx, job));
       }
-      const vsThreads = median(threads.map((seconds, i) => seconds / ranks[i]!));
-      const [milliseconds, threadMilliseconds] = [Math.min(...ranks) * 1e3, Math.min(...threads) * 1e3];
+      const vsThreads = median(threadSeconds.map((seconds, i) => seconds / rankSeconds[i]!));
+      const [milliseconds, threadMilliseconds] = [Math.min(...rankSeconds) * 1e3, Math.min(...threadSeconds) * 1e3];
       const bestVsThreads = threadMilliseconds / milliseconds;
       return [
         {

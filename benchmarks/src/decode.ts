@@ -74,14 +74,14 @@ function decodeCase(problem: DecodeProblem): BenchmarkCase {
       }
       const seconds = Math.min(...times.map((time) => time.seconds));
       const bandwidth = Math.max(...times.map((time) => time.bandwidth));
-      const share = bytes / seconds / 1e9 / bandwidth;
+      const bandwidthShare = bytes / seconds / 1e9 / bandwidth;
       const medianShare = median(times.map((time) => bytes / time.seconds / 1e9 / time.bandwidth));
       const gflops = (4 * numHeads * queries * keys * HEAD_DIM) / seconds / 1e9;
       return [
         {
           case: name,
-          numbers: { seconds, bandwidth, share, medianShare, gflops },
-          text: `${(seconds * 1e3).toFixed(2).padStart(8)} ms   ${(share * 100).toFixed(1).padStart(5)} % of read bandwidth (${bandwidth.toFixed(1)} GB/s), median ${(medianShare * 100).toFixed(1)} %, ${gflops.toFixed(0)} GFLOP/s`,
+          numbers: { seconds, bandwidth, share: bandwidthShare, medianShare, gflops },
+          text: `${(seconds * 1e3).toFixed(2).padStart(8)} ms   ${(bandwidthShare * 100).toFixed(1).padStart(5)} % of read bandwidth (${bandwidth.toFixed(1)} GB/s), median ${(medianShare * 100).toFixed(1)} %, ${gflops.toFixed(0)} GFLOP/s`,
         },
       ];
     },

@@ -92,7 +92,7 @@ function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
       const reported = await runJob(ranks, { spec, variants, rounds: repetitions, areCoresPinned: true });
       const measuredSpeedup = measuredRatio(reported, 1);
       const predictedSpeedup = median(reported[0]!.map(({ profile }) => predictedRatio(spec, ranks, profile)));
-      const [maxLength, count] = [Math.max(...spec.lengths), spec.lengths.length];
+      const [maxLength, numDocuments] = [Math.max(...spec.lengths), spec.lengths.length];
       return [
         {
           case: name,
@@ -100,10 +100,10 @@ function packedBatchCase(ranks: number, batch: number): BenchmarkCase {
             measured: measuredSpeedup,
             predicted: predictedSpeedup,
             ratio: measuredSpeedup / predictedSpeedup,
-            documents: count,
+            documents: numDocuments,
             longest: maxLength,
           },
-          text: `${measuredSpeedup.toFixed(3).padStart(7)} × ring measured, ${predictedSpeedup.toFixed(3)} predicted: ${(measuredSpeedup / predictedSpeedup).toFixed(3)}; ${count} documents, the longest of ${maxLength}`,
+          text: `${measuredSpeedup.toFixed(3).padStart(7)} × ring measured, ${predictedSpeedup.toFixed(3)} predicted: ${(measuredSpeedup / predictedSpeedup).toFixed(3)}; ${numDocuments} documents, the longest of ${maxLength}`,
         },
       ];
     },
@@ -118,11 +118,11 @@ function runJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
 
 /** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
 function measuredRatio(reported: ReportedRounds, variant: number): number {
-  const seconds = (round: number, variantIndex: number): number => {
+  const stepSeconds = (round: number, variantIndex: number): number => {
     const intervals = reported.map((rounds) => rounds[round]!.intervals[variantIndex]!);
     return Math.max(...intervals.map(({ end }) => end)) - Math.min(...intervals.map(({ begin }) => begin));
   };
-  return median(reported[0]!.map((_, round) => seconds(round, 0) / seconds(round, variant)));
+  return median(reported[0]!.map((_, round) => stepSeconds(round, 0) / stepSeconds(round, variant)));
 }
 
 function predictedRatio(spec: MaskSpec, ranks: number, profile: Profile): number {

@@ -36,7 +36,7 @@ function localCase(problem: AttentionProblem): BenchmarkCase {
     async run({ repetitions }) {
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       using run = new AttentionRun(ctx, problem, mosaic.local());
-      const times = await timesWithPeak(repetitions, problem.dtype, async () => {
+      const times = await measureWithPeak(repetitions, problem.dtype, async () => {
         const { begin, end } = await run.runOnce();
         return end - begin;
       });
@@ -71,7 +71,7 @@ export const gemmCases: readonly BenchmarkCase[] = products.map(({ dtype, m, n, 
       const draw = (shape: mosaic.Shape): mosaic.Tensor => mosaic.randn(ctx, shape, { dtype: dtypes[dtype] });
       using a = draw([m, k]);
       using b = draw([k, n]);
-      const times = await timesWithPeak(repetitions, dtype, async () => {
+      const times = await measureWithPeak(repetitions, dtype, async () => {
         const begin = now();
         using _ = mosaic.matmul(a, b);
         await ctx.device.stream.synchronize();
@@ -89,7 +89,7 @@ interface TimeWithPeak {
 }
 
 /** Runs `timeOnce` again and again, each time after a probe of the machine; the first run only warms up. */
-async function timesWithPeak(
+async function measureWithPeak(
   repetitions: number,
   dtype: keyof typeof dtypes,
   timeOnce: () => Promise<number>,
@@ -109,11 +109,11 @@ async function timesWithPeak(
 export function peakRow(name: string, flops: number, times: readonly TimeWithPeak[]): ResultRow {
   const gflops = flops / Math.min(...times.map(({ seconds }) => seconds)) / 1e9;
   const peakGflops = Math.max(...times.map((time) => time.peakGflops));
-  const share = gflops / peakGflops;
+  const peakShare = gflops / peakGflops;
   const medianShare = median(times.map((time) => flops / time.seconds / 1e9 / time.peakGflops));
   return {
     case: name,
-    numbers: { gflops, peak: peakGflops, share, medianShare },
-    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(share * 100).toFixed(1).padStart(5)} % of the peak (${peakGflops.toFixed(0)}), median ${(medianShare * 100).toFixed(1)} %`,
+    numbers: { gflops, peak: peakGflops, share: peakShare, medianShare },
+    text: `${gflops.toFixed(1).padStart(7)} GFLOP/s   ${(peakShare * 100).toFixed(1).padStart(5)} % of the peak (${peakGflops.toFixed(0)}), median ${(medianShare * 100).toFixed(1)} %`,
   };
 }

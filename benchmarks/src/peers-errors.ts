@@ -9,7 +9,7 @@ const [ROWS, HEAD_DIM] = [192, 64];
 interface ErrorProblem {
   readonly name: string;
   readonly scale: { readonly q: number; readonly k: number; readonly v: number };
-  readonly visible: (query: number, key: number) => boolean;
+  readonly isVisible: (query: number, key: number) => boolean;
   /** Keys whose k and v are NaN; no query sees them. */
   readonly hiddenKeys?: readonly number[];
 }
@@ -18,13 +18,13 @@ const [denormal, hiddenKeys] = [1e-39, [7, 100, 191]];
 const allVisible = (): boolean => true;
 
 const problems: readonly ErrorProblem[] = [
-  { name: "normal", scale: { q: 1, k: 1, v: 1 }, visible: allVisible },
-  { name: "causal", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => key <= query },
+  { name: "normal", scale: { q: 1, k: 1, v: 1 }, isVisible: allVisible },
+  { name: "causal", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => key <= query },
   // Scores of some ±10⁴.
-  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, visible: allVisible },
-  { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, visible: (query, key) => query % 3 > 0 && key <= query },
-  { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, visible: allVisible },
-  { name: "nan-unseen", scale: { q: 1, k: 1, v: 1 }, visible: (_, key) => !hiddenKeys.includes(key), hiddenKeys },
+  { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, isVisible: allVisible },
+  { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => query % 3 > 0 && key <= query },
+  { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, isVisible: allVisible },
+  { name: "nan-unseen", scale: { q: 1, k: 1, v: 1 }, isVisible: (_, key) => !hiddenKeys.includes(key), hiddenKeys },
 ];
 
 const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
@@ -43,7 +43,7 @@ function errorCase(problem: ErrorProblem, dtype: keyof typeof dtypes): Benchmark
     async run({ python }) {
       using baseline = new BaselineProcess([python!, sdpa, "--device", "cpu"]);
       const operands = drawOperands(problem, dtype);
-      const expected = reference(problem, operands);
+      const expected = computeReference(problem, operands);
       const ownResult = await computeAttention(problem, operands, dtype);
       const baselineResult = await attendByBaseline(baseline, problem, { ...operands, dtype });
       const numbers: Record<string, number> = {};
@@ -87,14 +87,14 @@ function roundTo(values: Float64Array, dtype: keyof typeof dtypes): Float64Array
   return Float64Array.from(float32Values);
 }
 
-function reference({ visible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
+function computeReference({ isVisible: visible }: ErrorProblem, { q, k, v, dOut }: Operands): Results {
   const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: ROWS, keys: ROWS, headDim: HEAD_DIM };
   const problem: AttentionProblem = { ...sizes, scale: HEAD_DIM ** -0.5, maskMod: visible, q, k, v };
   return { out: attentionOracle(problem).out, ...attentionOracleBackward(problem, dOut) };
 }
 
 async function computeAttention(
-  { visible }: ErrorProblem,
+  { isVisible: visible }: ErrorProblem,
   operands: Operands,
   dtype: keyof typeof dtypes,
 ): Promise<Results> {
@@ -119,7 +119,7 @@ async function computeAttention(
 /** Null if none of PyTorch's backends takes it. */
 async function attendByBaseline(
   baseline: BaselineProcess,
-  { visible }: ErrorProblem,
+  { isVisible: visible }: ErrorProblem,
   { q, k, v, dOut, dtype }: Operands & { readonly dtype: string },
 ): Promise<Results | null> {
   const encode = (values: Float64Array): string => Buffer.from(Float32Array.from(values).buffer).toString("base64");
@@ -141,12 +141,12 @@ async function attendByBaseline(
 
 /** ‖x − reference‖ / ‖reference‖; ‖x‖ where the reference is 0. */
 function relativeError(x: ArrayLike<number>, reference: ArrayLike<number>): number {
-  let [difference, norm] = [0, 0];
+  let [squaredDifference, squaredNorm] = [0, 0];
   for (let i = 0; i < reference.length; i++) {
-    difference += (x[i]! - reference[i]!) ** 2;
-    norm += reference[i]! ** 2;
+    squaredDifference += (x[i]! - reference[i]!) ** 2;
+    squaredNorm += reference[i]! ** 2;
   }
-  return Math.sqrt(norm === 0 ? difference : difference / norm);
+  return Math.sqrt(squaredNorm === 0 ? squaredDifference : squaredDifference / squaredNorm);
 }
 
 function errorRow(name: string, numbers: Record<string, number>): ResultRow {

@@ -12,14 +12,14 @@ const { problem, ranks, turns, python } = JSON.parse(process.argv[2]!) as Baseli
 const rank = Number(process.env["RANK"]);
 
 await using store = await connectStore();
-await (rank === ranks ? runBaseline(store) : compute(store));
+await (rank === ranks ? runBaseline(store) : runMosaic(store));
 
 /** Turn 0 warms up and is not reported. */
-function report(turn: number, reported: RingTiming): void {
+function printTiming(turn: number, reported: RingTiming): void {
   if (turn > 0) console.log(JSON.stringify(reported));
 }
 
-async function compute(shared: Store): Promise<void> {
+async function runMosaic(shared: Store): Promise<void> {
   const name = process.env["MOSAIC_RUN_ID"]!;
   const [device, collectives] = [mosaic.cpu({ threads: 1 }), mosaic.localCollectives({ name })];
   await using ctx = await mosaic.init({ device, collectives, rank, worldSize: ranks });
@@ -27,7 +27,7 @@ async function compute(shared: Store): Promise<void> {
   for (let turn = 0; turn <= turns; turn++) {
     if (turn > 0) await shared.wait([`peer ${turn - 1}`]);
     await waitUntilIdle();
-    report(turn, await run.runOnce());
+    printTiming(turn, await run.runOnce());
     await shared.set(`ring ${turn} ${rank}`, "");
   }
 }
@@ -39,7 +39,7 @@ async function runBaseline(shared: Store): Promise<void> {
   for (let turn = 0; turn <= turns; turn++) {
     await shared.wait(Array.from({ length: ranks }, (_, otherRank) => `ring ${turn} ${otherRank}`));
     await waitUntilIdle();
-    report(turn, await baseline.request<RingTiming>({ op: "run" }));
+    printTiming(turn, await baseline.request<RingTiming>({ op: "run" }));
     await shared.set(`peer ${turn}`, "");
   }
 }

@@ -150,7 +150,7 @@ export function sampleBaseline(baseline: BaselineProcess, backend?: string): (co
 }
 
 /** Seconds that the warm runs of a turn take together. */
-const ROUND_SECONDS = 0.05;
+const TURN_SECONDS = 0.05;
 
 /** Samples of every side in each turn, after a turn that is not reported; `seconds` is what a run takes, roughly. */
 export async function sampleInTurns(
@@ -158,12 +158,12 @@ export async function sampleInTurns(
   seconds: number,
   [ownRun, ...baselines]: readonly [() => Promise<number>, ...((count: number) => Promise<Sample>)[]],
 ): Promise<Sample[][]> {
-  const count = Math.max(1, Math.min(20, Math.round(ROUND_SECONDS / seconds)));
+  const count = Math.max(1, Math.min(20, Math.round(TURN_SECONDS / seconds)));
   const sampleOwn = async (): Promise<Sample> => {
-    const cold = await ownRun();
+    const coldSeconds = await ownRun();
     const warmSeconds: number[] = [];
     for (let i = 0; i < count; i++) warmSeconds.push(await ownRun());
-    return { cold, warm: median(warmSeconds) };
+    return { cold: coldSeconds, warm: median(warmSeconds) };
   };
   const turns: Sample[][] = [];
   for (let turn = 0; turn <= repetitions; turn++) {
@@ -187,11 +187,11 @@ export interface PairedTimings {
 export function baselineRow(name: string, flops: number, { ownSeconds, baselineSeconds }: PairedTimings): ResultRow {
   const vsPeer = median(baselineSeconds.map((seconds, turn) => seconds / ownSeconds[turn]!));
   const bestVsPeer = Math.min(...baselineSeconds) / Math.min(...ownSeconds);
-  const rate = flops / Math.min(...ownSeconds) / 1e9;
-  const baselineRate = flops / Math.min(...baselineSeconds) / 1e9;
+  const gflops = flops / Math.min(...ownSeconds) / 1e9;
+  const baselineGflops = flops / Math.min(...baselineSeconds) / 1e9;
   return {
     case: name,
-    numbers: { vsPeer, bestVsPeer, rate, peerRate: baselineRate },
-    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${rate.toFixed(0)} and ${baselineRate.toFixed(0)} GFLOP/s`,
+    numbers: { vsPeer, bestVsPeer, rate: gflops, peerRate: baselineGflops },
+    text: `${vsPeer.toFixed(2).padStart(6)} × PyTorch   ${bestVsPeer.toFixed(2)} best runs: ${gflops.toFixed(0)} and ${baselineGflops.toFixed(0)} GFLOP/s`,
   };
 }

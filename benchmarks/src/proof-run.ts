@@ -10,9 +10,9 @@ const mesh = ranks === undefined ? fullMesh : { sp: Number(ranks) };
 const sizes = { tokens: TOKENS, numHeads: HEADS, numKvHeads: KV_HEADS, headDim: HEAD_DIM };
 const maskAndPlacement = createMaskAndPlacement(mask as ProofMask);
 
-const [run, recordSeconds] = timeCall(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
-const [{ total: violations }, proveSeconds] = timeCall(() => prove(run));
-const [, countSeconds] = timeCall(() => count(run));
+const [run, recordSeconds] = timeCpu(() => record({ backend: backend(), mesh, ...sizes, ...maskAndPlacement }));
+const [{ total: violations }, proveSeconds] = timeCpu(() => prove(run));
+const [, countSeconds] = timeCpu(() => count(run));
 const gigabytes = process.resourceUsage().maxRSS / 2 ** 20;
 const times: ProofTimes = { record: recordSeconds, prove: proveSeconds, count: countSeconds, gigabytes, violations };
 console.log(JSON.stringify(times));
@@ -50,9 +50,9 @@ function documentLengths(): number[] {
 }
 
 /** What it gives, and the seconds that all threads of this process computed. */
-function timeCall<T>(call: () => T): readonly [T, number] {
-  const before = process.cpuUsage();
+function timeCpu<T>(call: () => T): readonly [T, number] {
+  const cpuUsageBefore = process.cpuUsage();
   const result = call();
-  const { user, system } = process.cpuUsage(before);
+  const { user, system } = process.cpuUsage(cpuUsageBefore);
   return [result, (user + system) / 1e6];
 }

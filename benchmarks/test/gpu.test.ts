@@ -7,13 +7,13 @@ import * as mosaic from "@mosaic/attention";
 import { attentionOracle, attentionOracleBackward, normals } from "@mosaic/conformance";
 import { afterAll, describe, expect, it } from "vitest";
 import type { Bench, Case, Implementation, Errors, Result } from "../gpu/bench.ts";
-import { compare, gateCase, isCorrect, selectCorrect } from "../gpu/cases.ts";
+import { timeContenders, gateCase, isCorrect, selectCorrectContenders } from "../gpu/cases.ts";
 import { lowerBound } from "../gpu/report.ts";
 import { timeSteps, MosaicImplementation } from "../gpu/contenders.ts";
 import { BaselineProcess, BaselineUnsupportedError } from "../src/peers.ts";
 import { countBytes, countExponentials, countFlops, createProblem } from "../gpu/problem.ts";
 import { Results, runCases, WorkerPool } from "../gpu/run.ts";
-import { relativeDistance, gradientRow, attentionRow } from "../gpu/check-results.ts";
+import { relativeError, gradientRow, attentionRow } from "../gpu/check-results.ts";
 
 const directory = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
 afterAll(() => rmSync(directory, { recursive: true }));
@@ -40,7 +40,7 @@ describe("what is counted", () => {
       bytes: countBytes(problem) / 3,
       exponentials: countExponentials(problem) / 2,
     };
-    expect(lowerBound(problem, rates)).toEqual({ productSeconds: 1, memory: 3, exponentials: 2, seconds: 3 });
+    expect(lowerBound(problem, rates)).toEqual({ productSeconds: 1, memorySeconds: 3, exponentialSeconds: 2, seconds: 3 });
   });
 
   it("is what the page states", () => {
@@ -94,11 +94,11 @@ describe("comparing", () => {
   it("lets all take turns, leaves out who refuses, and reports medians", async () => {
     const log: string[] = [];
     const contenders = [contender("a", 0.01, log), contender("b", 0.001, log), contender("c", 1, log, true)];
-    const { times, refused } = await compare(contenders, problem, {
+    const { times, refused } = await timeContenders(contenders, problem, {
       rounds: 2,
       secondsPerRound: 0.03,
       maxRuns: 10,
-      limit: 9,
+      limitSeconds: 9,
     });
     expect(log).toEqual(["a", "b", "a", "b", "a released", "b released", "c released"]);
     expect(times["a"]).toEqual({ median: 0.02, low: 0.01, high: 0.03, runs: 6, kernels: { attend: 0.01 } });
@@ -108,7 +108,12 @@ describe("comparing", () => {
 
   it("takes three rounds of what is slow", async () => {
     const log: string[] = [];
-    await compare([contender("a", 1, log)], problem, { rounds: 9, secondsPerRound: 0, maxRuns: 1, limit: -1 });
+    await timeContenders([contender("a", 1, log)], problem, {
+      rounds: 9,
+      secondsPerRound: 0,
+      maxRuns: 1,
+      limitSeconds: -1,
+    });
     expect(log.filter((name) => name === "a")).toHaveLength(3);
   });
 });
@@ -116,7 +121,7 @@ describe("comparing", () => {
 function benchOf(contenders: readonly Implementation[]): Bench {
   return {
     sizes: { tokens: 512, hidden: 128 },
-    effort: { rounds: 1, secondsPerRound: 0, maxRuns: 1, limit: 0 },
+    effort: { rounds: 1, secondsPerRound: 0, maxRuns: 1, limitSeconds: 0 },
     device: "cpu",
     implementations: async () => contenders,
     baseline: () => undefined,
@@ -128,9 +133,9 @@ describe("the gate", () => {
   it("passes no contender whose numbers are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await gateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
-    expect(await selectCorrect(bench, shape, new Map())).toEqual(new Set(["right"]));
+    expect(await selectCorrectContenders(bench, shape, new Map())).toEqual(new Set(["right"]));
     const kept = new Map<string, Result>([["gate.bf16.full.d64", { case: "x", errors: { kept: {} }, wrong: [] }]]);
-    expect(await selectCorrect(bench, shape, kept)).toEqual(new Set(["kept"]));
+    expect(await selectCorrectContenders(bench, shape, kept)).toEqual(new Set(["kept"]));
     expect(isCorrect({ out: 1e-3, dq: 1e-3, dk: 3e-3, dv: 1e-3 }, { dtype: "fp16" })).toBe(false);
   });
 });
@@ -191,11 +196,11 @@ describe("a row by its definition", () => {
     );
     const f32 = (x: Float64Array, from = 0, to?: number): Float32Array => Float32Array.from(x.subarray(from, to));
     const row = { scores, k: f32(k), v: f32(v), dOut: f32(dOut, 12, 16), d: 4 };
-    expect(relativeDistance(attentionRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
-    expect(relativeDistance(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(
+    expect(relativeError(attentionRow(row), attentionOracle(whole).out.subarray(12, 16))).toBeLessThan(1e-12);
+    expect(relativeError(gradientRow(row), attentionOracleBackward(whole, dOut).dq.subarray(12, 16))).toBeLessThan(
       1e-12,
     );
-    expect(relativeDistance([Number.NaN], [1])).toBeNaN();
+    expect(relativeError([Number.NaN], [1])).toBeNaN();
   });
 });
 
@@ -214,7 +219,7 @@ describe("a run", () => {
     const path = join(directory, "resumed.jsonl");
     const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
     const first = await runCases(failing, inPlace, new Results(path), { share: 1, again: false });
-    expect(first).toEqual({ failed: { b: "broke", c: "wrong results of d" }, left: [] });
+    expect(first).toEqual({ failures: { b: "broke", c: "wrong results of d" }, remaining: [] });
     appendFileSync(path, '{"case":"b","half');
     const results = new Results(path);
     expect([...results.byCase.keys()]).toEqual(["a", "c"]);
@@ -229,7 +234,7 @@ describe("a run", () => {
 
   it("leaves what its part has no time for", async () => {
     const results = new Results(join(directory, "left.jsonl"));
-    const { remaining: left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
+    const { remainingCases: left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
       share: 0,
       again: false,
     });

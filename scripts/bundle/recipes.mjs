@@ -17,7 +17,7 @@ export function stageRecipes(root, directory, packages) {
     const steps = createRecipe(root, path);
     const images = [...new Set(JSON.stringify(steps).match(IMAGE) ?? [])].map((image) => copyImage(root, path, image));
     if (images.includes(undefined))
-      return [`the GPU machine code of ${path} was not found: ./mosaic build will not rebuild this package`];
+      return [`${path}: the prebuilt addon contains no fatbin; ./mosaic build will not rebuild this package`];
     writeFileSync(join(directory, path, "native-recipe.json"), JSON.stringify({ images, steps }, null, 1));
     return [];
   });

@@ -93,9 +93,9 @@ function createSteps(directory, execute, install) {
         if (existsSync(installedPath(`@mosaic/${name}`)))
           throw new Error(`@mosaic/${name} was installed without being requested`);
       }
-      const size = installedBytes(directory) / 2 ** 20;
-      if (size > INSTALLED_BUDGET)
-        throw new Error(`the installed packages have ${size} MiB, the budget is ${INSTALLED_BUDGET} MiB`);
+      const sizeMib = installedBytes(directory) / 2 ** 20;
+      if (sizeMib > INSTALLED_BUDGET)
+        throw new Error(`the installed packages have ${sizeMib} MiB, the budget is ${INSTALLED_BUDGET} MiB`);
     },
     import: () => expectText(node("module.mjs"), "4096 finite numbers"),
     require: () => expectText(node("required.cjs"), "a step downhill"),

@@ -7,7 +7,7 @@ export const MAX_VERSIONS = { GLIBC: "2.28", GCC: "7.0.0" };
 /** What Node itself is linked with, or what belongs to glibc. */
 const ALLOWED_LIBRARIES = /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
 
-const SECTION = { dynamic: 6, versionNeeds: 0x6ffffffe };
+const SECTION_TYPE = { dynamic: 6, versionNeeds: 0x6ffffffe };
 const DT_NEEDED = 1n;
 
 /** `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are read, as of a 64-bit file. */
@@ -17,8 +17,8 @@ export function readRequirements(bytes) {
   }
   const sections = readSections(bytes);
   const names = (section) => (offset) => readText(bytes, sections[section.link].offset + offset);
-  const dynamic = sections.filter(({ type }) => type === SECTION.dynamic);
-  const versionSections = sections.filter(({ type }) => type === SECTION.versionNeeds);
+  const dynamic = sections.filter(({ type }) => type === SECTION_TYPE.dynamic);
+  const versionSections = sections.filter(({ type }) => type === SECTION_TYPE.versionNeeds);
   return {
     machine: { 62: "x64", 183: "arm64" }[bytes.readUInt16LE(18)],
     libraries: dynamic.flatMap((section) => readLibraries(bytes, section, names(section))),
@@ -41,8 +41,8 @@ export function portabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
 
 /** Whether a version, "GLIBC_2.17", is among those of its library up to the newest. */
 export function isAtMost(version, maxVersion) {
-  const [, library, number] = /^(.*?)_([\d.]+)$/.exec(version) ?? [];
-  return maxVersion[library] !== undefined && compareVersions(number, maxVersion[library]) <= 0;
+  const [, library, versionNumber] = /^(.*?)_([\d.]+)$/.exec(version) ?? [];
+  return maxVersion[library] !== undefined && compareVersions(versionNumber, maxVersion[library]) <= 0;
 }
 
 /** As numbers between dots: negative if `a` is older. */
@@ -75,12 +75,12 @@ function readLibraries(bytes, { offset, size }, readName) {
 }
 
 /** A list of libraries, each with a list of versions: offsets lead from one to the next. */
-function readVersions(bytes, { offset, info }, nameAt) {
+function readVersions(bytes, { offset, info }, readName) {
   const versions = [];
   for (let library = offset, i = 0; i < info; i++, library += bytes.readUInt32LE(library + 12)) {
     let version = library + bytes.readUInt32LE(library + 8);
     for (let n = bytes.readUInt16LE(library + 2); n > 0; n--, version += bytes.readUInt32LE(version + 12)) {
-      versions.push(nameAt(bytes.readUInt32LE(version + 8)));
+      versions.push(readName(bytes.readUInt32LE(version + 8)));
     }
   }
   return versions;

@@ -6,19 +6,19 @@ import { cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { listPackages } from "../workspace.mjs";
 import { PLATFORMS, createSysroot } from "./sysroot.mjs";
-import { installNode, NODE_VERSIONS, output, root, run } from "./tools.mjs";
+import { installNode, NODE_VERSIONS, outputDirectory, root, run } from "./tools.mjs";
 
 const PROGRAM = "scripts/release/programs/addons.mjs";
 
 /** What a host of the platform consists of, in a directory of its own. */
 function createRootDirectory(platform) {
-  const at = join(output, "old-host", platform);
+  const at = join(outputDirectory, "old-host", platform);
   rmSync(at, { recursive: true, force: true });
   cpSync(createSysroot(platform), at, { recursive: true, verbatimSymlinks: true });
   for (const directory of ["dev/shm", "tmp", "proc", "app"]) mkdirSync(join(at, directory), { recursive: true });
   cpSync(join(installNode(NODE_VERSIONS[0], platform), "node"), join(at, "node"));
   cpSync(join(root, PROGRAM), join(at, "app/main.mjs"));
-  const stageDirectory = join(output, "stage");
+  const stageDirectory = join(outputDirectory, "stage");
   for (const { name, path } of listPackages(stageDirectory)) {
     cpSync(join(stageDirectory, path), join(at, "app/node_modules", name), { recursive: true });
   }
@@ -45,7 +45,7 @@ function runOnPlatform(platform) {
 }
 
 const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(PLATFORMS);
-if (!existsSync(join(output, "stage")) || readdirSync(join(output, "stage")).length === 0) {
+if (!existsSync(join(outputDirectory, "stage")) || readdirSync(join(outputDirectory, "stage")).length === 0) {
   throw new Error("old-host: expected staged packages; run npm run release:dry");
 }
 for (const platform of names) console.log(`${platform}: ${runOnPlatform(platform).trim()}`);

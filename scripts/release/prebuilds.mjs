@@ -13,7 +13,7 @@ import { portabilityFaults } from "./elf.mjs";
 import { PLATFORMS, createSysroot } from "./sysroot.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
-const output = join(root, "build/release");
+const outputDirectory = join(root, "build/release");
 const toolchain = join(root, "scripts/toolchains/portable.cmake");
 
 /** Packages with an addon: `{ directory, target }`, the target being the addon's name as well. */
@@ -25,7 +25,7 @@ export function listAddons(directory) {
 
 /** Where the addon of a package for a platform lies once it is built. */
 export const prebuildPath = ({ directory, target }, platform) =>
-  join(output, "prebuilds", directory, platform, `${target}.node`);
+  join(outputDirectory, "prebuilds", directory, platform, `${target}.node`);
 
 /** Builds the addons of all packages, or of those named, for the platforms; returns what is wrong with them, one sentence each. */
 export function buildAll(platforms, names = []) {
@@ -48,7 +48,7 @@ export function buildAll(platforms, names = []) {
 
 /** The machine code for GPUs, which does not depend on the host's: compiled once. */
 function compileKernels(addon) {
-  const at = join(output, "cmake/kernels");
+  const at = join(outputDirectory, "cmake/kernels");
   run("cmake", ["-S", addon.dir, "-B", at, "-DCMAKE_BUILD_TYPE=Release"]);
   run("cmake", ["--build", at, "--target", `${addon.target}_kernels`]);
   const fatbin = join(at, "kernels.fatbin");
@@ -65,12 +65,12 @@ function build({ directory, dir, target }, platform, sysroot, fatbin) {
     MOSAIC_PLATFORM: platform,
     MOSAIC_SYSROOT: sysroot,
   };
-  const at = join(output, "cmake", platform, directory);
+  const at = join(outputDirectory, "cmake", platform, directory);
   mkdirSync(at, { recursive: true });
   const definitions = {
     CMAKE_BUILD_TYPE: "Release",
     CMAKE_TOOLCHAIN_FILE: toolchain,
-    MOSAIC_PREBUILDS: join(output, "prebuilds", directory),
+    MOSAIC_PREBUILDS: join(outputDirectory, "prebuilds", directory),
     MOSAIC_KERNEL_FATBIN: fatbin,
   };
   const cmakeDefinitions = Object.entries(definitions).map(([name, value]) => `-D${name}=${value}`);

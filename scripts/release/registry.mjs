@@ -93,7 +93,7 @@ function freePort() {
 }
 
 async function waitUntilReady(url, child, directory) {
-  for (const end = Date.now() + 60_000; Date.now() < end; ) {
+  for (const deadline = Date.now() + 60_000; Date.now() < deadline; ) {
     if (child.exitCode !== null) break;
     const answer = await fetch(`${url}-/ping`).catch(() => undefined);
     if (answer?.ok) return;

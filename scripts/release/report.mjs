@@ -6,7 +6,7 @@ const KIB = 1024;
 export function formatReport({ packages, cells, templates }) {
   const parts = [consumerTable(cells), packageTable(packages)];
   if (templates.length > 0) parts.splice(1, 0, templateTable(templates));
-  parts.push(contents(packages));
+  parts.push(formatContents(packages));
   return `${parts.join("\n\n")}\n`;
 }
 
@@ -18,11 +18,11 @@ export function consumerTable(cells) {
     ...steps.map((step) => formatResult(results.find((result) => result.step === step))),
     (bytes / KIB ** 2).toFixed(1),
   ]);
-  return table(["Node, package manager", ...steps, "MiB installed"], rows);
+  return formatTable(["Node, package manager", ...steps, "MiB installed"], rows);
 }
 
 function templateTable(templates) {
-  return table(
+  return formatTable(
     ["template", "seconds"],
     templates.map((templateResult) => [templateResult.template, formatResult(templateResult)]),
   );
@@ -37,11 +37,11 @@ function packageTable(packages) {
     packed.files.length,
     packed.files.filter((path) => path.endsWith(".node")).length,
   ]);
-  return table(["package", "version", "KiB packed", "KiB unpacked", "files", "addons"], rows);
+  return formatTable(["package", "version", "KiB packed", "KiB unpacked", "files", "addons"], rows);
 }
 
 /** By the first part of their paths: declarations are as many as sources. */
-function contents(packages) {
+function formatContents(packages) {
   const rows = packages.map(({ name, packed }) => {
     const parts = sumByDirectory(packed.files);
     return [
@@ -49,7 +49,7 @@ function contents(packages) {
       [...parts].map(([part, files]) => (files.length > 1 ? `${part} (${files.length})` : part)).join(", "),
     ];
   });
-  return table(["package", "contents"], rows);
+  return formatTable(["package", "contents"], rows);
 }
 
 const topDirectory = (path) => (path.includes("/") ? `${path.split("/")[0]}/` : path);
@@ -64,7 +64,7 @@ const kib = (bytes) => Math.ceil(bytes / KIB);
 const formatResult = (result) =>
   result === undefined ? "not run" : result.fault === undefined ? result.seconds.toFixed(1) : "**failed**";
 
-function table(heads, rows) {
+function formatTable(heads, rows) {
   const line = (cells) => `| ${cells.join(" | ")} |`;
   return [line(heads), line(heads.map(() => "---")), ...rows.map(line)].join("\n");
 }

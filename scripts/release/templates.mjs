@@ -3,7 +3,7 @@ import { mkdirSync, readdirSync, realpathSync, rmSync, symlinkSync } from "node:
 import { join } from "node:path";
 import { createBarePath } from "./consumers.mjs";
 import { loopbackEnvironment } from "./registry.mjs";
-import { catchFault, installNode, output, root, run } from "./tools.mjs";
+import { catchFault, installNode, outputDirectory, root, run } from "./tools.mjs";
 
 /** What a program must print, and whether it needs a compiler. */
 const EXPECTED_RESULTS = {
@@ -16,7 +16,7 @@ const EXPECTED_RESULTS = {
 
 /** Tries each template: `{ template, seconds, fault }`. */
 export function tryTemplates({ version, registry }) {
-  const directory = join(output, "templates");
+  const directory = join(outputDirectory, "templates");
   rmSync(directory, { recursive: true, force: true });
   mkdirSync(directory, { recursive: true });
   const templateNames = readdirSync(join(root, "packages/create/templates")).filter((name) => name !== "shared");

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 
 export const root = fileURLToPath(new URL("../..", import.meta.url));
 /** What releases leave: git ignores it. */
-export const output = join(root, "build/release");
+export const outputDirectory = join(root, "build/release");
 
 const TOOLS = {
   "@arethetypeswrong/cli": "0.18.5",
@@ -16,7 +16,7 @@ const TOOLS = {
   verdaccio: "6.7.4",
 };
 /** One of Verdaccio's dependencies is named by a tag, which mirrors of npm need not have. */
-const OVERRIDES = { "node-fetch": "2.7.0" };
+const VERSION_OVERRIDES = { "node-fetch": "2.7.0" };
 
 /** The Node.js that packages are tried with: the oldest that is supported, and later ones. */
 export const NODE_VERSIONS = ["20.20.2", "22.23.3", "24.21.0"];
@@ -35,8 +35,8 @@ export function run(command, args, options = {}) {
 
 /** Installs the tools if they are not there; returns the paths of their programs. */
 export function installTools() {
-  const at = join(output, "tools");
-  const manifest = JSON.stringify({ private: true, dependencies: TOOLS, overrides: OVERRIDES });
+  const at = join(outputDirectory, "tools");
+  const manifest = JSON.stringify({ private: true, dependencies: TOOLS, overrides: VERSION_OVERRIDES });
   const file = join(at, "package.json");
   const isInstalled =
     existsSync(join(at, "node_modules")) && existsSync(file) && readFileSync(file, "utf8") === manifest;
@@ -58,7 +58,7 @@ export function installTools() {
 /** The directory that holds the program `node` of a version, for this machine or another platform. */
 export function installNode(version, platform = `linux-${process.arch}`) {
   const name = `node-${platform}`;
-  const at = join(output, "nodes", `${name}-${version}`);
+  const at = join(outputDirectory, "nodes", `${name}-${version}`);
   const bin = join(at, "package/bin");
   if (existsSync(join(bin, "node"))) return bin;
   mkdirSync(at, { recursive: true });
@@ -70,9 +70,9 @@ export function installNode(version, platform = `linux-${process.arch}`) {
 }
 
 /** What an attempt failed of, as text; undefined if it succeeded. */
-export function catchFault(attempt) {
+export function catchFault(action) {
   try {
-    attempt();
+    action();
     return undefined;
   } catch (error) {
     return error.message;

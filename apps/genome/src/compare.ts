@@ -13,9 +13,9 @@ import { type TrainingLaunchOptions, startTraining } from "./training.ts";
 const HELD_OUT_SEQUENCES = 64;
 
 /** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
-export async function trainPlanted(settings: Settings, start: TrainingLaunchOptions): Promise<PlantedRun> {
+export async function trainPlanted(settings: Settings, launchOptions: TrainingLaunchOptions): Promise<PlantedRun> {
   const startTime = performance.now();
-  throwIfFailed(await startTraining(settings, start));
+  throwIfFailed(await startTraining(settings, launchOptions));
   const seconds = Math.round((performance.now() - startTime) / 1000);
   await using ctx: Context = await init({ seed: settings.seed });
   using trainer = await loadTrained(ctx, settings);
@@ -54,7 +54,7 @@ export async function compareMethods(
   settings: Settings,
   launchOptionsFor: (name: string) => TrainingLaunchOptions,
 ): Promise<{ methods: readonly MethodResult[]; map: RoutingMap }> {
-  const budget = settings.steps * multiplyAddsPerStep(0, { ...settings, method: "ring" });
+  const multiplyAddBudget = settings.steps * multiplyAddsPerStep(0, { ...settings, method: "ring" });
   const methods: MethodResult[] = [];
   let map: RoutingMap | undefined;
   for (const comparedMethod of comparedMethods) {
@@ -64,7 +64,7 @@ export async function compareMethods(
       ...comparedMethod,
       outputDir: join(settings.outputDir, name.replace(" ", "-")),
     };
-    const steps = stepsForBudget(budget, methodSettings);
+    const steps = stepsForBudget(multiplyAddBudget, methodSettings);
     const result = await trainMethod({ ...methodSettings, steps }, launchOptionsFor(name));
     if (comparedMethod.method !== "meta") {
       methods.push(result);

@@ -42,16 +42,17 @@ function countAttendedChunks(step: number, { method, topK, chunks, warmup: steps
 /** Multiply-adds of a step, all ranks together. */
 export function multiplyAddsPerStep(step: number, settings: Settings): number {
   const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
-  const keys = (1 + countAttendedChunks(step, settings)) * chunkLength;
-  const projectionsAndMlp = (3 + 1 + 4 + 4) * e * e;
-  const summaries = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
-  const multiplyAddsPerToken = layers * (projectionsAndMlp + 2 * keys * e + summaries) + WORDS_PER_TOKEN * e + 4 * e;
+  const attendedKeys = (1 + countAttendedChunks(step, settings)) * chunkLength;
+  const projectionAndMlpMultiplyAdds = (3 + 1 + 4 + 4) * e * e;
+  const summaryMultiplyAdds = method === "meta" ? 2 * SUMMARY_HEADS * e : 0;
+  const multiplyAddsPerToken =
+    layers * (projectionAndMlpMultiplyAdds + 2 * attendedKeys * e + summaryMultiplyAdds) + WORDS_PER_TOKEN * e + 4 * e;
   return TRAINING_FACTOR * batch * chunks * chunkLength * multiplyAddsPerToken;
 }
 
 /** How many steps a training may take before it has done so many multiply-adds. */
-export function stepsForBudget(computeBudget: number, settings: Settings): number {
+export function stepsForBudget(multiplyAddBudget: number, settings: Settings): number {
   let [steps, multiplyAdds] = [0, multiplyAddsPerStep(0, settings)];
-  while (multiplyAdds <= computeBudget) multiplyAdds += multiplyAddsPerStep(++steps, settings);
+  while (multiplyAdds <= multiplyAddBudget) multiplyAdds += multiplyAddsPerStep(++steps, settings);
   return steps;
 }

@@ -18,25 +18,25 @@ export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_
   const { ctx, model, settings, samples } = trainer;
   model.eval();
   const recallCounts: RecallCount[] = [];
-  let [sum, count] = [0, 0];
+  let [totalLoss, totalMasked] = [0, 0];
   for (let i = 0; i < sequences; i++) {
     const sample = samples.heldOutSample(i);
     using batch = loadBatch(ctx, [sample], settings);
     using output = await model.forward(batch.tokens);
-    using terms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORE_INDEX });
-    using localTerms = terms.detach();
-    if (ctx.size > 1) ctx.world.allReduce(localTerms, "sum", { label: "judgement" }).wait();
-    const [lossSum, numMasked] = await localTerms.read();
-    [sum, count] = [sum + lossSum!, count + numMasked!];
+    using lossTerms = crossEntropyTerms(output.logits, batch.targets, { ignoreIndex: IGNORE_INDEX });
+    using summedTerms = lossTerms.detach();
+    if (ctx.size > 1) ctx.world.allReduce(summedTerms, "sum", { label: "judgement" }).wait();
+    const [lossSum, numMasked] = await summedTerms.read();
+    [totalLoss, totalMasked] = [totalLoss + lossSum!, totalMasked + numMasked!];
     if (isPlanted(sample) && output.results.length > 0) {
       const chosenByRow = selectChosenChunks(output.results, output.results.length - 1);
       recallCounts.push(plantedRecall(chosenByRow, sample.sources, settings.topK));
     }
   }
   model.train();
-  const of = recallCounts.reduce((total, share) => total + share.total, 0);
-  const recall = recallCounts.reduce((total, share) => total + share.recalled, 0) / of;
-  return { loss: sum / count, ...(of > 0 && { recall }) };
+  const of = recallCounts.reduce((total, recallCount) => total + recallCount.total, 0);
+  const recall = recallCounts.reduce((total, recallCount) => total + recallCount.recalled, 0) / of;
+  return { loss: totalLoss / totalMasked, ...(of > 0 && { recall }) };
 }
 
 function isPlanted(sample: Sample): sample is Sample & { readonly sources: ReadonlyMap<number, number> } {
@@ -105,7 +105,7 @@ export async function measureRouterRecall(
   const { chunks, topK: k } = settings;
   const allChunks = Array.from({ length: chunks }, (_, i) => i);
   const otherChunks = allChunks.map((i) => allChunks.filter((j) => j !== i));
-  const recalls: MassRecall[] = [];
+  const massRecalls: MassRecall[] = [];
   model.eval();
   for (let i = 0; i < sequences; i++) {
     using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
@@ -114,11 +114,11 @@ export async function measureRouterRecall(
     using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunks] });
     const { attentionMass } = exactOutput.results.at(-1)!.meta;
     const chosenByRow = selectChosenChunks(routedOutput.results, routedOutput.results.length - 1);
-    recalls.push(massRecall(await attentionMass.read(), chosenByRow, { k, chunks }));
+    massRecalls.push(massRecall(await attentionMass.read(), chosenByRow, { k, chunks }));
   }
   model.train();
   const mean = (of: (recall: MassRecall) => number): number =>
-    recalls.reduce((sum, recall) => sum + of(recall), 0) / sequences;
+    massRecalls.reduce((sum, recall) => sum + of(recall), 0) / sequences;
   return {
     recall: mean((recall) => recall.recall),
     captured: mean((recall) => recall.captured),

@@ -16,7 +16,7 @@ export const CONTEXT_RADIUS = 10;
 /** For each row of the table 1, or 0 if any of its letters is hidden. */
 export function unmaskedEmbeddingRows(): Float32Array {
   const hasMask = (word: number): boolean =>
-    [25, 5, 1].some((unit) => Math.floor(word / unit) % NUM_BASE_LETTERS === MASKED);
+    [25, 5, 1].some((placeValue) => Math.floor(word / placeValue) % NUM_BASE_LETTERS === MASKED_BASE);
   return Float32Array.from({ length: WORD_VOCABULARY_SIZE }, (_, row) => (hasMask(row % VOCABULARY_SIZE) ? 0 : 1));
 }
 
@@ -25,12 +25,13 @@ export function unmaskedEmbeddingRows(): Float32Array {
  * nothing is known, as under a mask.
  */
 export function tokenize(bases: Uint8Array, start: number, end: number): Int32Array {
-  const at = (position: number): number => bases[position] ?? MASKED;
+  const at = (position: number): number => bases[position] ?? MASKED_BASE;
   const words = new Int32Array((end - start) * WORDS_PER_TOKEN);
   for (let position = start; position < end; position++) {
-    for (const [i, centre] of WORD_OFFSETS.entries()) {
-      const middle = position + centre;
-      const word = (at(middle - 1) * NUM_BASE_LETTERS + at(middle)) * NUM_BASE_LETTERS + at(middle + 1);
+    for (const [i, wordOffset] of WORD_OFFSETS.entries()) {
+      const middlePosition = position + wordOffset;
+      const word =
+        (at(middlePosition - 1) * NUM_BASE_LETTERS + at(middlePosition)) * NUM_BASE_LETTERS + at(middlePosition + 1);
       words[(position - start) * WORDS_PER_TOKEN + i] = i * VOCABULARY_SIZE + word;
     }
   }
@@ -41,7 +42,7 @@ export function tokenize(bases: Uint8Array, start: number, end: number): Int32Ar
 export type Bases = Uint8Array;
 
 /** What is read where a base is hidden. */
-export const MASKED = 4;
+export const MASKED_BASE = 4;
 
 /** Bacteriophage λ, NCBI accession NC_001416.1: 48 502 bases; the quickstart's copy. */
 const LAMBDA_PATH: URL = new URL("../../quickstart/data/lambda_phage_NC_001416.1.fa.gz", import.meta.url);

@@ -64,11 +64,11 @@ async function compare(args: readonly string[]): Promise<void> {
 async function planted(args: readonly string[]): Promise<void> {
   const runs: PlantedRun[] = [];
   const firstSettings = parseSettings(args, { task: "planted", method: "meta", "output-dir": "" });
-  for (const seed of [0, 1, 2].map((moreSeeds) => firstSettings.seed + moreSeeds)) {
+  for (const seed of [0, 1, 2].map((seedOffset) => firstSettings.seed + seedOffset)) {
     const seedSettings = (outputDir: string): Settings => ({ ...firstSettings, seed, outputDir });
-    const start = { progress: reportSteps(`planted, seed ${seed}`), abort };
+    const launchOptions = { progress: reportSteps(`planted, seed ${seed}`), abort };
     const plantedRun = await withTemporaryDirectory("mosaic-genome-", (outputDir) =>
-      trainPlanted(seedSettings(outputDir), start),
+      trainPlanted(seedSettings(outputDir), launchOptions),
     );
     progress.end();
     console.log(

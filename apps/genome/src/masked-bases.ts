@@ -1,4 +1,4 @@
-import { type Bases, MASKED, parseBases } from "./genome.ts";
+import { type Bases, MASKED_BASE, parseBases } from "./genome.ts";
 import type { Random } from "@mosaic/program";
 
 /** Targets of positions that do not count. */
@@ -22,7 +22,7 @@ export interface PlantedSample extends Sample {
 const MASK_RATE = 0.15;
 
 /** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
-export const HELD_OUT = { start: 28_000, end: 40_192 } as const;
+export const HELD_OUT_RANGE = { start: 28_000, end: 40_192 } as const;
 
 /** A stretch of the genome with some bases hidden; the genome is circular, as λ's own does inside its host. */
 export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
@@ -31,7 +31,7 @@ export function maskBases(genome: Bases, { start, length }: { start: number; len
   for (let i = 0; i < length; i++) {
     const base = genome[(start + i) % genome.length]!;
     const isMasked = random.uniform() < MASK_RATE;
-    bases[i] = isMasked ? MASKED : base;
+    bases[i] = isMasked ? MASKED_BASE : base;
     if (isMasked) targets[i] = base;
   }
   return { bases, targets };
@@ -39,8 +39,8 @@ export function maskBases(genome: Bases, { start, length }: { start: number; len
 
 /** A place for a stretch of training, clear of what is held out. */
 export function drawTrainingStart(genome: Bases, length: number, random: Random): number {
-  const numStarts = genome.length - (HELD_OUT.end - HELD_OUT.start) - length + 1;
-  return (HELD_OUT.end + random.integer(numStarts)) % genome.length;
+  const numStarts = genome.length - (HELD_OUT_RANGE.end - HELD_OUT_RANGE.start) - length + 1;
+  return (HELD_OUT_RANGE.end + random.integer(numStarts)) % genome.length;
 }
 
 // What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
@@ -65,8 +65,8 @@ interface ChunkShape {
 /** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
 export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape, random: Random): PlantedSample {
   const length = chunks * chunkLength;
-  const offset = random.integer(genome.length);
-  const bases = Uint8Array.from({ length }, (_, i) => genome[(offset + i) % genome.length]!);
+  const genomeStart = random.integer(genome.length);
+  const bases = Uint8Array.from({ length }, (_, i) => genome[(genomeStart + i) % genome.length]!);
   const targets = new Float32Array(length).fill(IGNORE_INDEX);
   const sources = new Map<number, number>();
   const usedKeys = new Set<string>();
@@ -82,10 +82,10 @@ export function plantRepeats(genome: Bases, { chunks, chunkLength }: ChunkShape,
   return { bases, targets, sources };
 }
 
-function maskRepeat(letters: Uint8Array, targets: Float32Array, start: number): void {
+function maskRepeat(bases: Uint8Array, targets: Float32Array, start: number): void {
   for (let i = start; i < start + REPEAT_LENGTH; i++) {
-    targets[i] = letters[i]!;
-    letters[i] = MASKED;
+    targets[i] = bases[i]!;
+    bases[i] = MASKED_BASE;
   }
 }
 

@@ -1,7 +1,7 @@
 import { type Context, fromArray, layoutOf, type Tensor } from "@mosaic/attention";
 import { type Bases, readLambdaGenome, tokenize, WORDS_PER_TOKEN } from "./genome.ts";
 import {
-  HELD_OUT,
+  HELD_OUT_RANGE,
   maskBases,
   type PlantedSample,
   plantRepeats,
@@ -46,9 +46,10 @@ export class SampleSource {
 
   #startPosition(split: Split, { length, i, random }: { length: number; i: number; random: Random }): number {
     if (split === "training") return drawTrainingStart(this.#genome, length, random);
-    const lastStart = HELD_OUT.end - HELD_OUT.start - length;
+    const lastStart = HELD_OUT_RANGE.end - HELD_OUT_RANGE.start - length;
     return (
-      HELD_OUT.start + (lastStart > 0 ? (i * Math.min(length, 1 + Math.floor(lastStart / 4))) % (lastStart + 1) : 0)
+      HELD_OUT_RANGE.start +
+      (lastStart > 0 ? (i * Math.min(length, 1 + Math.floor(lastStart / 4))) % (lastStart + 1) : 0)
     );
   }
 }

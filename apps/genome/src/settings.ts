@@ -1,6 +1,6 @@
 import { parseArgs } from "node:util";
 import { UsageError } from "@mosaic/program";
-import { HELD_OUT, MOTIF_LENGTH } from "./masked-bases.ts";
+import { HELD_OUT_RANGE, MOTIF_LENGTH } from "./masked-bases.ts";
 
 const sharedOptions = {
   method: "meta",
@@ -107,7 +107,7 @@ export function formatArgs(settings: Settings): readonly string[] {
 
 const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
 /** A longer stretch would be evaluated on training data. */
-const MAX_LENGTH = HELD_OUT.end - HELD_OUT.start;
+const MAX_LENGTH = HELD_OUT_RANGE.end - HELD_OUT_RANGE.start;
 
 function checkSettings(settings: Settings): Settings {
   const { task, chunks, chunkLength, ranks, method, topK } = settings;

@@ -3,14 +3,14 @@ import { parseSettings } from "../src/settings.ts";
 import {
   CONTEXT_RADIUS,
   formatBases,
-  MASKED,
+  MASKED_BASE,
   readLambdaGenome,
   tokenize,
   WORD_VOCABULARY_SIZE,
   WORDS_PER_TOKEN,
 } from "../src/genome.ts";
 import {
-  HELD_OUT,
+  HELD_OUT_RANGE,
   maskBases,
   IGNORE_INDEX,
   KEY_MARKER,
@@ -26,11 +26,11 @@ const genome = readLambdaGenome();
 describe("masked bases", () => {
   it("masks some 15 %, and has targets for just those", () => {
     const { bases, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
-    const hidden = Array.from(bases).filter((letter) => letter === MASKED).length;
+    const hidden = Array.from(bases).filter((letter) => letter === MASKED_BASE).length;
     expect(hidden / 4000).toBeCloseTo(0.15, 1);
     bases.forEach((letter, i) => {
       const base = genome[(48_000 + i) % genome.length]!;
-      expect([letter, targets[i]]).toEqual(letter === MASKED ? [MASKED, base] : [base, IGNORE_INDEX]);
+      expect([letter, targets[i]]).toEqual(letter === MASKED_BASE ? [MASKED_BASE, base] : [base, IGNORE_INDEX]);
     });
   });
 
@@ -40,7 +40,7 @@ describe("masked bases", () => {
     for (let i = 0; i < 500; i++) {
       const start = drawTrainingStart(genome, length, random);
       const touched = [start, start + length - 1].map((place) => place % genome.length);
-      for (const place of touched) expect(place < HELD_OUT.start || place >= HELD_OUT.end).toBe(true);
+      for (const place of touched) expect(place < HELD_OUT_RANGE.start || place >= HELD_OUT_RANGE.end).toBe(true);
     }
   });
 });
@@ -60,7 +60,7 @@ describe("planted repeats", () => {
       const start = from + formatBases(bases.subarray(from, from + cut.chunkLength)).indexOf(marker);
       const asked = Array.from(targets.subarray(start, start + MOTIF_LENGTH));
       const seen = bases.subarray(start, start + MOTIF_LENGTH);
-      const whole = seen.map((letter, i) => (letter === MASKED ? asked[i]! : letter));
+      const whole = seen.map((letter, i) => (letter === MASKED_BASE ? asked[i]! : letter));
       return { seen: formatBases(seen), whole: formatBases(whole) };
     });
     expect(sources.size).toBe(cut.chunks / 2);

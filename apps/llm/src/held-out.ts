@@ -13,16 +13,16 @@ export interface ScoredText {
 export async function scoreText(ctx: Context, { decoder, settings }: CausalLM, text: ScoredText): Promise<number[]> {
   const { length } = text.tokens;
   const { placement } = settings;
-  const row = (values: readonly number[]): Tensor => {
+  const createRow = (values: readonly number[]): Tensor => {
     using fullRow = fromArray(ctx, values, [1, length]);
     return shard(ctx, fullRow, 1, { placement });
   };
   const losses = scope(() =>
     noGrad(() => {
-      const hidden = decoder.forward(row(text.tokens), { sequenceLength: length });
+      const hidden = decoder.forward(createRow(text.tokens), { sequenceLength: length });
       const { weight } = decoder.embedding;
       return text.questions.map((labels) => {
-        const lossTerms = linearCrossEntropyTerms(hidden, { weight }, row(labels));
+        const lossTerms = linearCrossEntropyTerms(hidden, { weight }, createRow(labels));
         return meanOverMesh(ctx, lossTerms);
       });
     }),

@@ -30,19 +30,19 @@ const folder = mkdtempSync(join(tmpdir(), "mosaic-load-"));
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const model = "random";
 /** MiB by which a process that has leaked nothing may differ. */
-const residentTolerance = 64;
+const residentToleranceMib = 64;
 /** Bytes of tables that a model keeps; a tensor of every request would be more. */
-const allocatedTolerance = 65_536;
+const allocatedToleranceBytes = 65_536;
 await writeModel(join(folder, model));
 const server = await startServer(join(folder, model));
 const faults: string[] = [];
 try {
   const load = { url: server.url, model, clients: clients!, tokens: tokens! };
-  const [cancelled, malformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
+  const [numCancelled, numMalformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
   // Memory has its working size after a load.
   await runLoad({ ...load, requests: 2 * clients!, cancelled: 0, malformed: 0 });
   const memoryBefore = await measureMemory();
-  const report = await runLoad({ ...load, requests: requests!, cancelled, malformed });
+  const report = await runLoad({ ...load, requests: requests!, cancelled: numCancelled, malformed: numMalformed });
   const memoryAfter = await measureMemory();
   faults.push(...report.faults, ...compareMemory(memoryBefore, memoryAfter));
   const result = {
@@ -138,13 +138,20 @@ function rankPids(): readonly number[] {
 }
 
 function compareMemory(before: Memory, after: Memory): string[] {
-  const grownRanks = after.resident.flatMap((residentMib, i) =>
-    residentMib > before.resident[i]! + residentTolerance
+  const growthFaults = after.resident.flatMap((residentMib, i) =>
+    residentMib > before.resident[i]! + residentToleranceMib
       ? [`process ${i}: resident memory grew from ${before.resident[i]} MiB to ${residentMib} MiB`]
       : [],
   );
-  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedTolerance;
-  return [...grownRanks, ...(hasLeak ? [`memory of the ranks: ${JSON.stringify({ before, after })}`] : [])];
+  const hasLeak = after.freeTokens !== after.maxTokens || after.allocated > before.allocated + allocatedToleranceBytes;
+  return [
+    ...growthFaults,
+    ...(hasLeak
+      ? [
+          `memory leak in the ranks: free cache tokens or allocated bytes differ from their level before the load: ${JSON.stringify({ before, after })}`,
+        ]
+      : []),
+  ];
 }
 
 function postCompletion(body: object): Promise<Response> {
@@ -157,19 +164,21 @@ function postCompletion(body: object): Promise<Response> {
 
 /** Kills the last rank with texts under way. */
 async function killRank(): Promise<object> {
-  const streams = await Promise.all(Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400, stream: true })));
-  const wholeRequests = Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400 }));
+  const streamResponses = await Promise.all(
+    Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400, stream: true })),
+  );
+  const wholeResponses = Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400 }));
   const ready = server.ready();
   const startTime = performance.now();
   process.kill(rankPids().at(-1)!, "SIGKILL");
   const requestEnds: Record<string, number> = {};
-  const count = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
-  for (const response of streams) {
+  const countEnd = (end: string): void => void (requestEnds[end] = (requestEnds[end] ?? 0) + 1);
+  for (const response of streamResponses) {
     let error: string | undefined;
     for await (const event of readEvents(response)) error = event.error?.message ?? error;
-    count(error === undefined ? "stream: complete" : `stream: ${error}`);
+    countEnd(error === undefined ? "stream: complete" : `stream: ${error}`);
   }
-  for (const response of await Promise.all(wholeRequests)) count(`whole: status ${response.status}`);
+  for (const response of await Promise.all(wholeResponses)) countEnd(`whole: status ${response.status}`);
   await ready;
   const restartSeconds = (performance.now() - startTime) / 1000;
   const { status } = await postCompletion({ max_tokens: 8 });
@@ -182,11 +191,11 @@ async function killRank(): Promise<object> {
 /** SIGTERM with a text under way, which ends as it should; and so does the server. */
 async function stopServer(): Promise<object> {
   const response = await postCompletion({ max_tokens: 200, stream: true });
-  const exited = once(server.process, "exit") as Promise<[number | null]>;
+  const exitPromise = once(server.process, "exit") as Promise<[number | null]>;
   server.process.kill("SIGTERM");
   let finishReason: string | null = null;
   for await (const event of readEvents(response)) finishReason = event.choices?.[0]?.finish_reason ?? finishReason;
-  const [exitCode] = await exited;
+  const [exitCode] = await exitPromise;
   const numRanksLeft = rankPids().length;
   if (finishReason === null || exitCode !== 0 || numRanksLeft > 0)
     faults.push(`SIGTERM: ${finishReason}, ${exitCode}, ${numRanksLeft}`);

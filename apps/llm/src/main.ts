@@ -121,9 +121,9 @@ async function needle(args: readonly string[]): Promise<void> {
   for (const length of new Set(cells.map((cell) => cell.length))) {
     const row = cells.filter((cell) => cell.length === length);
     const accuracyText = row.map(({ depth, accuracy }) => `depth ${depth}: ${accuracy.toFixed(2)}`).join(", ");
-    const mean = row.reduce((sum, { accuracy }) => sum + accuracy, 0) / row.length;
+    const meanAccuracy = row.reduce((sum, { accuracy }) => sum + accuracy, 0) / row.length;
     const note = length > trainedLength ? ", longer than in training" : "";
-    console.log(`  ${String(length).padStart(5)} tokens: ${mean.toFixed(3)} (${accuracyText}${note})`);
+    console.log(`  ${String(length).padStart(5)} tokens: ${meanAccuracy.toFixed(3)} (${accuracyText}${note})`);
   }
 }
 

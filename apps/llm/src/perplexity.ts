@@ -64,8 +64,8 @@ export async function measurePerplexity(
   return {
     length,
     texts: texts.length,
-    positions: spans.map(([from, to], i) => ({ from, to, ...statistics(lossesByText.map((losses) => losses[i]!)) })),
-    contexts: contexts.map((context, c) => ({ context, loss: statistics(lossesByContext[c]!).loss })),
+    positions: spans.map(([from, to], i) => ({ from, to, ...meanAndError(lossesByText.map((losses) => losses[i]!)) })),
+    contexts: contexts.map((context, c) => ({ context, loss: meanAndError(lossesByContext[c]!).loss })),
   };
 }
 
@@ -84,8 +84,8 @@ async function scoreTail(
 ): Promise<number> {
   const halfLength = Math.floor((text.length - 1) / 2);
   // As many tokens for every context: the first few of the second half.
-  const count = Math.min(16, halfLength);
-  const scoredWindow = text.slice(halfLength - context, halfLength + count + 1);
+  const numScored = Math.min(16, halfLength);
+  const scoredWindow = text.slice(halfLength - context, halfLength + numScored + 1);
   const labels = scoredWindow.slice(1).map((label, at) => (at >= context ? label : -100));
   const [loss] = await scoreText(ctx, model, { tokens: scoredWindow.slice(0, -1), questions: [labels] });
   return loss!;
@@ -102,7 +102,7 @@ function pickEvenly<T>(items: readonly T[], count: number): readonly T[] {
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)]!);
 }
 
-function statistics(values: readonly number[]): { loss: number; error: number } {
+function meanAndError(values: readonly number[]): { loss: number; error: number } {
   const loss = values.reduce((sum, each) => sum + each, 0) / values.length;
   const variance = values.reduce((sum, each) => sum + (each - loss) ** 2, 0) / Math.max(1, values.length - 1);
   return { loss, error: Math.sqrt(variance / values.length) };

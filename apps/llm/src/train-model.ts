@@ -90,14 +90,14 @@ class Training implements Disposable {
   async evaluate(): Promise<number> {
     const { heldOut, evaluationBatches: count } = this.data;
     const start = heldOut.state();
-    let sum = 0;
+    let lossSum = 0;
     for (let i = 0; i < count; i++) {
       using batch = heldOut.next();
       using loss = noGrad(() => batchLoss(this.#ctx, this.model, batch));
-      sum += await loss.item();
+      lossSum += await loss.item();
     }
     heldOut.load(start);
-    return sum / count;
+    return lossSum / count;
   }
 
   [Symbol.dispose](): void {
@@ -166,8 +166,8 @@ async function computeProgress(
   const stepShare = steps > 0 ? at.step / steps : 0;
   if (minutes === 0) return stepShare;
   const localShare = ctx.rank === 0 ? at.seconds / (60 * minutes) : 0;
-  using time = ctx.device.empty([1], "float32");
-  ctx.device.write(time, [localShare]);
-  if (ctx.size > 1) ctx.world.broadcast(time, 0, { label: "time" }).wait();
-  return Math.max(stepShare, await time.item());
+  using shareTensor = ctx.device.empty([1], "float32");
+  ctx.device.write(shareTensor, [localShare]);
+  if (ctx.size > 1) ctx.world.broadcast(shareTensor, 0, { label: "time" }).wait();
+  return Math.max(stepShare, await shareTensor.item());
 }

@@ -210,11 +210,11 @@ test("a full queue gives 429; what waits follows in order", async () => {
   expect(server.sent.map((message) => message.type)).toEqual(["generate", "generate", "generate"]);
   for (const id of [1, 2]) server.reply(id, "x", "stop");
   for (const answer of answers) expect((await answer).status).toBe(200);
-  expect([server.engine.running, server.engine.waiting]).toEqual([0, 0]);
+  expect([server.engine.numRunning, server.engine.numWaiting]).toEqual([0, 0]);
 });
 
 async function untilWaiting(count: number): Promise<void> {
-  while (server.engine.waiting !== count) await new Promise((resolve) => setImmediate(resolve));
+  while (server.engine.numWaiting !== count) await new Promise((resolve) => setImmediate(resolve));
 }
 
 test("a client that goes away cancels its text, running or waiting", async () => {
@@ -232,7 +232,7 @@ test("a client that goes away cancels its text, running or waiting", async () =>
   first.abort();
   await server.received(2);
   expect(server.sent[1]).toEqual({ type: "cancel", id: 0 });
-  expect(server.engine.running).toBe(0);
+  expect(server.engine.numRunning).toBe(0);
   // A token that was on its way changes nothing.
   server.reply(0, "y", "stop");
 });

@@ -24,11 +24,11 @@ export class Progress {
     const tenths = Math.floor(share * 10);
     if (!this.#out.isTTY && tenths === this.#lastShownTenth) return;
     this.#lastShownTenth = tenths;
-    const elapsed = (performance.now() - this.#startTime) / 1000;
+    const elapsedSeconds = (performance.now() - this.#startTime) / 1000;
     const remainingText =
-      share > 0 && share < 1 ? `, about ${Math.ceil((elapsed * (1 - share)) / share)} s remaining` : "";
+      share > 0 && share < 1 ? `, about ${Math.ceil((elapsedSeconds * (1 - share)) / share)} s remaining` : "";
     const bar = "█".repeat(Math.round(share * 20)).padEnd(20, "░");
-    const line = `${bar} ${label}, ${elapsed.toFixed(0)} s${remainingText}`;
+    const line = `${bar} ${label}, ${elapsedSeconds.toFixed(0)} s${remainingText}`;
     this.#out.write(this.#out.isTTY ? `\r\u001b[2K${line}` : `${line}\n`);
   }
 }

@@ -115,8 +115,8 @@ function parseRanks(
 ): Pick<Settings, "ranks" | "shape"> {
   const dimensions = gridDimensions(backend);
   if (mesh === undefined) {
-    const count = parseInteger("ranks", ranks ?? "4", [1, MAX_RANKS]);
-    return dimensions ? { ranks: count, shape: dimensions.chooseShape(count, heads) } : { ranks: count };
+    const numRanks = parseInteger("ranks", ranks ?? "4", [1, MAX_RANKS]);
+    return dimensions ? { ranks: numRanks, shape: dimensions.chooseShape(numRanks, heads) } : { ranks: numRanks };
   }
   if (!dimensions) {
     throw new UsageError(`--mesh: expected --backend ${twoDimensionalBackends().join(" or ")}, received ${backend}`);
@@ -125,10 +125,10 @@ function parseRanks(
   if (!shape) {
     throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
   }
-  const product = shape[0] * shape[1];
-  const count = parseInteger("ranks", ranks ?? String(product), [1, MAX_RANKS]);
-  if (count === product) return { ranks: count, shape };
-  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}" with ${product} ranks`);
+  const numMeshRanks = shape[0] * shape[1];
+  const count = parseInteger("ranks", ranks ?? String(numMeshRanks), [1, MAX_RANKS]);
+  if (count === numMeshRanks) return { ranks: count, shape };
+  throw new UsageError(`--mesh: expected a shape of ${count} ranks, received "${mesh}" with ${numMeshRanks} ranks`);
 }
 
 function parseStages({ stages }: { readonly stages?: string }, backend: string): Pick<Settings, "stages"> {

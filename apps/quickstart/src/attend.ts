@@ -15,13 +15,9 @@ export interface AttentionRun {
  * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
  * `finished` is called for every piece that is done.
  */
-export async function attend(
-  ctx: mosaic.Context,
-  settings: Settings,
-  finished: ProgressListener,
-): Promise<AttentionRun> {
+export async function attend(ctx: mosaic.Context, settings: Settings, onStep: ProgressListener): Promise<AttentionRun> {
   const configuration = configureBackend(settings);
-  const backend = reportProgress(configuration.backend, finished);
+  const backend = reportProgress(configuration.backend, onStep);
   const layout = createLayout(settings, configuration);
   const at = ctx.mesh.coordinate;
   const spans = layout.spans(at);

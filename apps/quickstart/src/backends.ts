@@ -169,10 +169,10 @@ export function keyBytes({ numHeads, dim, dtype }: Pick<Settings, "numHeads" | "
 function dispatchCost(settings: Settings): DispatchCost {
   const { numHeads, dim, backward } = settings;
   const { latency, bandwidth, flops } = machineSpeed(settings);
-  const product = 2 * numHeads * dim;
+  const flopsPerProduct = 2 * numHeads * dim;
   return {
-    pair: (2 * product) / flops,
-    backwardPair: (5 * product) / flops,
+    pair: (2 * flopsPerProduct) / flops,
+    backwardPair: (5 * flopsPerProduct) / flops,
     row: keyBytes(settings) / bandwidth,
     gradientRow: keyBytes({ ...settings, dtype: "float32" }) / bandwidth,
     latency,

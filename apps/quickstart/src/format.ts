@@ -44,8 +44,8 @@ export function formatRankRanges(ranks: readonly number[]): string {
 
 /** What a batch takes where: "K, V of rank 0 to rank 1; out home to ranks 2, 3". */
 export function formatPayloads(payloads: readonly Payload[], rankCount: number): string {
-  const main = payloads.filter(({ name }) => name !== "statistics");
-  const shownPayloads = main.length > 0 ? main : payloads;
+  const mainPayloads = payloads.filter(({ name }) => name !== "statistics");
+  const shownPayloads = mainPayloads.length > 0 ? mainPayloads : payloads;
   // What goes to one rank of one rank's rows is named together, and so are all who get the same.
   const namesByTarget = groupBy(
     shownPayloads,

@@ -40,7 +40,7 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
-    { settings, directory, recordEvents: workUnits(plan.schedules[0]!) },
+    { settings, directory, recordEvents: countWork(plan.schedules[0]!) },
     beginStage(`${settings.ranks} ranks attend`),
     abort,
   );
@@ -99,7 +99,7 @@ async function resolveSettings(settings: Settings): Promise<Settings> {
   return { ...settings, device };
 }
 
-function workUnits({ tiles }: RankSchedule): WorkUnits {
+function countWork({ tiles }: RankSchedule): WorkUnits {
   const backward = tiles.filter((tile) => tile.backward).length;
   return { forward: tiles.length - backward, backward };
 }

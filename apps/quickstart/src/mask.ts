@@ -68,14 +68,14 @@ const LOG_LENGTH_DEVIATION = 1.4;
 /** Lengths of documents that fill a sequence, very unequal, each at least 1: log-normal draws, the same in every run. */
 export function documentLengths(tokens: number, count: number): readonly number[] {
   const weights = Array.from(randomNormals(count, count), (x) => Math.exp(LOG_LENGTH_DEVIATION * x));
-  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  const totalWeight = weights.reduce((sum, weight) => sum + weight, 0);
   const spareTokens = tokens - count;
-  let [precedingTokens, filledWeight] = [0, 0];
+  let [cumulativeWeight, filledTokens] = [0, 0];
   return weights.map((weight) => {
-    precedingTokens += weight;
-    const end = Math.round((precedingTokens / total) * spareTokens);
-    const length = 1 + end - filledWeight;
-    filledWeight = end;
+    cumulativeWeight += weight;
+    const end = Math.round((cumulativeWeight / totalWeight) * spareTokens);
+    const length = 1 + end - filledTokens;
+    filledTokens = end;
     return length;
   });
 }

@@ -191,15 +191,16 @@ export function drawComparison(
 /** Attention by stage, where there are any: the pieces run in the order of the schedule. */
 function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule): readonly TimelineEvent[] {
   if (tiles.every(({ stage }) => stage === undefined)) return events;
-  const kernels = events.filter(isAttention).length;
-  const forward = tiles.filter(({ backward }) => !backward).length;
+  const numAttentionEvents = events.filter(isAttention).length;
+  const numForwardTiles = tiles.filter(({ backward }) => !backward).length;
   // A device may take several kernels for a piece of backward.
-  const kernelsPerTile = tiles.length > forward ? (kernels - forward) / (tiles.length - forward) : 1;
+  const kernelsPerTile =
+    tiles.length > numForwardTiles ? (numAttentionEvents - numForwardTiles) / (tiles.length - numForwardTiles) : 1;
   let numKernels = 0;
   return events.map((event) => {
     if (!isAttention(event)) return event;
     const i = numKernels++;
-    const tile = tiles[i < forward ? i : forward + Math.floor((i - forward) / kernelsPerTile)];
+    const tile = tiles[i < numForwardTiles ? i : numForwardTiles + Math.floor((i - numForwardTiles) / kernelsPerTile)];
     if (!tile) return event;
     const kernel = tile.backward ? "attendBackward" : "attend";
     return { ...event, name: `${kernel} ${tile.stage === undefined ? "own rows" : `stage ${tile.stage}`}` };

@@ -144,11 +144,11 @@ function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
 
 /** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
 function hierarchicalTraffic(input: FormulaInput): readonly PassTraffic[] {
-  const width = elementsPerRow(input, input.settings.numHeads);
+  const rowSize = elementsPerRow(input, input.settings.numHeads);
   const nodes = Array.from({ length: input.mesh["node"]! }, (_, node) => ({ ...input.call.at, node }));
   return [
-    ringTraffic({ ...input, ...width, axis: "node", inner: ring({ axis: "gpu" }) }),
-    ...nodes.map((sourceNode) => ringTraffic({ ...input, ...width, axis: "gpu", from: sourceNode })),
+    ringTraffic({ ...input, ...rowSize, axis: "node", inner: ring({ axis: "gpu" }) }),
+    ...nodes.map((sourceNode) => ringTraffic({ ...input, ...rowSize, axis: "gpu", from: sourceNode })),
   ];
 }
 

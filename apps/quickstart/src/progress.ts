@@ -12,11 +12,11 @@ const BACKWARD_COST = 2.5;
 
 /** Turns pieces that are done into the share of all that is. */
 export function createProgressMeter(totalWork: WorkUnits, progress: (share: number) => void): ProgressListener {
-  const total = totalWork.forward + totalWork.backward * BACKWARD_COST;
+  const totalUnits = totalWork.forward + totalWork.backward * BACKWARD_COST;
   let workDone = 0;
   return ({ backward }) => {
     workDone += backward ? BACKWARD_COST : 1;
-    progress(Math.min(1, workDone / total));
+    progress(Math.min(1, workDone / totalUnits));
   };
 }
 

@@ -58,16 +58,16 @@ class StorageHistory {
    * since, or else next, before anything comes in; or else what it was copied from.
    */
   contentAt(storage: number, time: number): StoredContent {
-    const memory = this.#allocationKey(storage, time);
-    const receipts = this.#receipts.get(memory) ?? [];
+    const allocationKey = this.#allocationKey(storage, time);
+    const receipts = this.#receipts.get(allocationKey) ?? [];
     const previousReceipt = receipts.findLast((receipt) => receipt.time < time)?.time ?? -1;
     const nextReceipt = receipts.find((receipt) => receipt.time > time)?.time ?? Number.POSITIVE_INFINITY;
-    const uses = this.#contentHistory.get(memory) ?? [];
+    const uses = this.#contentHistory.get(allocationKey) ?? [];
     const nearestUse =
       uses.findLast((each) => each.time < time && each.time > previousReceipt) ??
       uses.find((each) => each.time > time && each.time < nextReceipt);
     if (nearestUse) return nearestUse.value;
-    const copy = this.#copySources.get(memory)?.findLast((each) => each.time < time);
+    const copy = this.#copySources.get(allocationKey)?.findLast((each) => each.time < time);
     return copy ? this.contentAt(copy.value, copy.time) : this.#initialContent;
   }
 
@@ -78,10 +78,14 @@ class StorageHistory {
   }
 }
 
-function appendEvent<T>(lists: Map<string, TimestampedValue<T>[]>, memory: string, entry: TimestampedValue<T>): void {
-  const list = lists.get(memory);
+function appendEvent<T>(
+  lists: Map<string, TimestampedValue<T>[]>,
+  allocationKey: string,
+  entry: TimestampedValue<T>,
+): void {
+  const list = lists.get(allocationKey);
   if (list) list.push(entry);
-  else lists.set(memory, [entry]);
+  else lists.set(allocationKey, [entry]);
 }
 
 /** A block of attention: whose queries meet whose keys and values. */
@@ -226,9 +230,9 @@ class ScheduleReader {
       const { layout, dtype } = this.#rank.tape.views[view]!;
       const { name, owners, rows } = this.#history.contentAt(this.#storageId(view), time);
       // Part of the rows of several ranks: local rows, or results that return to their owner.
-      const part = layout.shape[0] !== rows && layout.shape[2] !== rows;
-      const owner = resultNames.has(name) ? peer : this.#rank.tape.rank;
-      const senders = part && owners.includes(owner) ? [owner] : owners;
+      const isPart = layout.shape[0] !== rows && layout.shape[2] !== rows;
+      const resultOwner = resultNames.has(name) ? peer : this.#rank.tape.rank;
+      const senders = isPart && owners.includes(resultOwner) ? [resultOwner] : owners;
       // One number a row: lse, or delta.
       const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, to: peer };
       const key = Object.values(payload).join();

@@ -33,11 +33,11 @@ export function cotangent(settings: Settings, positions: Int32Array): Float32Arr
 
 /** Standard normal numbers that depend on the seed alone: Box–Muller over the mulberry32 generator. */
 export function randomNormals(seed: number, count: number): Float64Array {
-  const next = mulberry32(seed);
+  const nextUniform = mulberry32(seed);
   const out = new Float64Array(count);
   for (let i = 0; i < count; i += 2) {
-    const radius = Math.sqrt(-2 * Math.log(1 - next()));
-    const angle = 2 * Math.PI * next();
+    const radius = Math.sqrt(-2 * Math.log(1 - nextUniform()));
+    const angle = 2 * Math.PI * nextUniform();
     out[i] = radius * Math.cos(angle);
     if (i + 1 < count) out[i + 1] = radius * Math.sin(angle);
   }
@@ -93,12 +93,12 @@ export function referenceAttention(
   dOut?: Float64Array,
 ): HeadReference {
   const { tokens, dim } = problem;
-  const gradient = dOut === undefined ? 0 : tokens * dim;
+  const gradientSize = dOut === undefined ? 0 : tokens * dim;
   const reference: HeadReference = {
     out: new Float64Array(rows.length * dim),
     dq: new Float64Array(dOut?.length ?? 0),
-    dk: new Float64Array(gradient),
-    dv: new Float64Array(gradient),
+    dk: new Float64Array(gradientSize),
+    dv: new Float64Array(gradientSize),
     lse: new Float64Array(rows.length),
     visibleKeyCounts: new Float64Array(rows.length),
   };

@@ -129,13 +129,13 @@ function formatInterval({ start, end }: Interval): string {
 function blockLabel(block: Block, rank: number, { x, top, rows, ranks, showQueries }: LaneContext): string {
   const { queries, keys, backward, stage } = block;
   const gradientSign = backward ? "∇ " : "";
-  const short = stage === undefined ? [] : [`${gradientSign}stage ${stage}`, `${stage}`];
+  const shortLabels = stage === undefined ? [] : [`${gradientSign}stage ${stage}`, `${stage}`];
   const [q, kv] = [formatRankRanges(queries), formatRankRanges(keys)];
   const labelChoices =
     q === String(rank)
       ? [
           `${formatStage(block)}${gradientSign}K, V of ${formatRanks(keys, ranks)}`,
-          ...(stage === undefined ? [`${gradientSign}K, V of ${formatRanks(keys, ranks)}`, kv] : short),
+          ...(stage === undefined ? [`${gradientSign}K, V of ${formatRanks(keys, ranks)}`, kv] : shortLabels),
         ]
       : q === kv
         ? [`${gradientSign}Q, K, V of ${formatRanks(keys, ranks)}`, `${gradientSign}Q, K, V ${kv}`, kv]

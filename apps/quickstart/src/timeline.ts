@@ -34,20 +34,20 @@ export interface Lane {
  * Throws if a rank did something else than its script states.
  */
 export function createTimeline(reports: readonly RankReport[], schedules: readonly RankSchedule[]): readonly Lane[] {
-  const zero = Math.min(...reports.map((report) => report.begin));
+  const startTime = Math.min(...reports.map((report) => report.begin));
   return reports.map(({ rank, events }) => {
     const { tiles, batches } = schedules[rank]!;
     const attentionEvents = tileEvents(events.filter(isAttention), tiles);
     checkCount(rank, "attention events", { planned: tiles.length, done: attentionEvents.length });
-    const next = batchesByLabel(batches);
+    const takeBatch = batchesByLabel(batches);
     return {
       rank,
-      compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, zero), ...tiles[i]! }))),
+      compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, startTime), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
-        const messageBatch = next(event.label ?? event.name);
+        const messageBatch = takeBatch(event.label ?? event.name);
         checkCount(rank, `bytes in a batch of ${event.label}`, { planned: messageBatch?.bytes, done: event.bytesSent });
         const { label: _, ...batchFields } = messageBatch!;
-        return { ...toInterval(event, zero), ...batchFields };
+        return { ...toInterval(event, startTime), ...batchFields };
       }),
     };
   });
@@ -55,16 +55,16 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
 
 /** Forward is one kernel a piece; for a piece of backward a device may take several, one after the other. */
 function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
-  const backward = tiles.filter((tile) => tile.backward).length;
-  const forward = tiles.length - backward;
-  const each = (kernels.length - forward) / backward;
+  const numBackwardTiles = tiles.filter((tile) => tile.backward).length;
+  const numForwardTiles = tiles.length - numBackwardTiles;
+  const kernelsPerTile = (kernels.length - numForwardTiles) / numBackwardTiles;
   // As it is, or for the caller to find that something else was done than planned.
-  if (each === 1 || !Number.isInteger(each) || each < 1) return kernels;
-  const backwardTiles = Array.from({ length: backward }, (_, i) => {
-    const first = kernels[forward + i * each]!;
-    return { ...first, end: kernels[forward + (i + 1) * each - 1]!.end };
+  if (kernelsPerTile === 1 || !Number.isInteger(kernelsPerTile) || kernelsPerTile < 1) return kernels;
+  const backwardTiles = Array.from({ length: numBackwardTiles }, (_, i) => {
+    const firstKernel = kernels[numForwardTiles + i * kernelsPerTile]!;
+    return { ...firstKernel, end: kernels[numForwardTiles + (i + 1) * kernelsPerTile - 1]!.end };
   });
-  return [...kernels.slice(0, forward), ...backwardTiles];
+  return [...kernels.slice(0, numForwardTiles), ...backwardTiles];
 }
 
 /** Gives the batches of each sender in order. */
@@ -89,18 +89,18 @@ function checkCount(
 
 /** The share of communication during which the same rank computed; undefined when nothing was sent. */
 export function overlapFraction(reports: readonly RankReport[]): number | undefined {
-  let total = 0;
+  let transferSeconds = 0;
   let overlappedSeconds = 0;
   for (const { events } of reports) {
     const computeIntervals = mergeIntervals(events.filter(isAttention));
     for (const transfer of mergeIntervals(events.filter(isTransfer))) {
-      total += transfer.end - transfer.start;
+      transferSeconds += transfer.end - transfer.start;
       for (const { start, end } of computeIntervals) {
         overlappedSeconds += Math.max(0, Math.min(end, transfer.end) - Math.max(start, transfer.start));
       }
     }
   }
-  return total > 0 ? overlappedSeconds / total : undefined;
+  return transferSeconds > 0 ? overlappedSeconds / transferSeconds : undefined;
 }
 
 const isAttention = (event: TraceEvent): boolean => event.lane === "compute" && event.name.startsWith("attend");

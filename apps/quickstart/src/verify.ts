@@ -64,11 +64,11 @@ export async function verify(
   const { ranks, singleDevice, problem } = results;
   const { numHeads } = problem;
   const sampledRowIndices = sampleRows(problem.tokens);
-  const rows = [...new Set([...sampledRowIndices, ...worstRows(ranks["out"]!, singleDevice["out"]!, problem)])];
+  const rows = [...new Set([...sampledRowIndices, ...findWorstRows(ranks["out"]!, singleDevice["out"]!, problem)])];
   const errorsByTensor = new Map<string, MaxErrors>(
     Object.keys(ranks).map((name) => [name, { unit: 0, error: 0, size: 0 }]),
   );
-  let visibleKeyCounts = 0;
+  let meanVisibleKeyCount = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
     // A turn for the event loop, so that Ctrl-C is handled.
@@ -82,7 +82,7 @@ export async function verify(
     for (const [name, maxErrors] of errorsByTensor)
       updateMaxErrors(maxErrors, name, results, { head, rows, reference });
     lse = reference.lse.reduce(maxMagnitude, lse);
-    visibleKeyCounts += reference.visibleKeyCounts.reduce((a, b) => a + b, 0) / rows.length / numHeads;
+    meanVisibleKeyCount += reference.visibleKeyCounts.reduce((a, b) => a + b, 0) / rows.length / numHeads;
     progress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
@@ -106,7 +106,7 @@ export async function verify(
     maxError: Math.max(...tensorResults.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
-    visibleKeyCounts,
+    visibleKeyCounts: meanVisibleKeyCount,
   };
 }
 
@@ -146,15 +146,15 @@ function updateMaxErrors(
 
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
   const { roundingUnit, size, limit } = accuracy;
-  const [ownUnits, differenceUnits] = [
+  const [errorUnits, differenceUnits] = [
     inRoundingUnits(accuracy.error, roundingUnit),
     inRoundingUnits(accuracy.difference, roundingUnit),
   ];
   const describeLimit = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
   return [
-    ...(ownUnits <= limit
+    ...(errorUnits <= limit
       ? []
-      : [`${name} of the ranks differs from float64 by ${ownUnits} units, ${describeLimit(limit)}`]),
+      : [`${name} of the ranks differs from float64 by ${errorUnits} units, ${describeLimit(limit)}`]),
     ...(differenceUnits <= limit + 1
       ? []
       : [
@@ -179,28 +179,31 @@ export function inRoundingUnits(error: number, unit: number): number {
 /** dOut [rows,D] of one head: the loss reads the evenly spread rows only. */
 function cotangents(settings: Settings, rows: readonly number[], head: number): Float64Array {
   const { dim, tokens } = settings;
-  const read = new Set(sampleRows(tokens));
+  const sampledRowSet = new Set(sampleRows(tokens));
   const dOut = new Float64Array(rows.length * dim);
   rows.forEach((row, index) => {
-    if (read.has(row)) dOut.set(cotangentAt(settings, row).subarray(head * dim, (head + 1) * dim), index * dim);
+    if (sampledRowSet.has(row))
+      dOut.set(cotangentAt(settings, row).subarray(head * dim, (head + 1) * dim), index * dim);
   });
   return dOut;
 }
 
-function worstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: Problem): readonly number[] {
+function findWorstRows(a: Float32Array, b: Float32Array, { numHeads, tokens, dim }: Problem): readonly number[] {
   const maxRowErrors = new Float64Array(tokens);
   for (let i = 0; i < numHeads * tokens * dim; i++) {
     const row = Math.floor(i / dim) % tokens;
     maxRowErrors[row] = maxMagnitude(maxRowErrors[row]!, a[i]! - b[i]!);
   }
-  const order = Array.from({ length: tokens }, (_, row) => row).sort((x, y) => maxRowErrors[y]! - maxRowErrors[x]!);
-  return order.slice(0, MAX_WORST_ROWS);
+  const rowsByError = Array.from({ length: tokens }, (_, row) => row).sort(
+    (x, y) => maxRowErrors[y]! - maxRowErrors[x]!,
+  );
+  return rowsByError.slice(0, MAX_WORST_ROWS);
 }
 
 function largestDifference(a: Float32Array, b: Float32Array): number {
-  let largest = 0;
-  for (let i = 0; i < a.length; i++) largest = maxMagnitude(largest, a[i]! - b[i]!);
-  return largest;
+  let max = 0;
+  for (let i = 0; i < a.length; i++) max = maxMagnitude(max, a[i]! - b[i]!);
+  return max;
 }
 
 /** The larger magnitude; what is not a number is infinitely wrong. */

@@ -18,27 +18,38 @@ export type Probabilities = Float64Array;
  * usual one, with one vector of weights. Hastie, Tibshirani and Friedman 2009, §4.4.
  */
 export function logisticRegression({ width, classCount, train, labels, test }: ClassificationTask): Probabilities {
-  const size = width + 1;
+  const weightsPerClass = width + 1;
   // Two vectors w and −w that are penalized with 1 each are one, 2 w, penalized with ½.
   const penalty = classCount === 2 ? 2 : 1;
-  const weights = new Float64Array(classCount * size);
+  const weights = new Float64Array(classCount * weightsPerClass);
   const rows = Array.from(labels, (_, row) => withBias(train, row, width));
   for (let step = 0; step < 50; step++) {
-    const gradient = new Float64Array(classCount * size);
-    const hessian = Array.from({ length: classCount * size }, () => new Float64Array(classCount * size));
+    const gradient = new Float64Array(classCount * weightsPerClass);
+    const hessian = Array.from(
+      { length: classCount * weightsPerClass },
+      () => new Float64Array(classCount * weightsPerClass),
+    );
     for (const [row, x] of rows.entries()) {
       const p = classProbabilities(weights, x);
       for (let a = 0; a < classCount; a++) {
-        addScaled(gradient.subarray(a * size, (a + 1) * size), p[a]! - (labels[row] === a ? 1 : 0), x);
+        addScaled(
+          gradient.subarray(a * weightsPerClass, (a + 1) * weightsPerClass),
+          p[a]! - (labels[row] === a ? 1 : 0),
+          x,
+        );
         for (let b = 0; b <= a; b++) {
-          addOuterProduct(hessian, { topLeft: [a * size, b * size], factor: p[a]! * ((a === b ? 1 : 0) - p[b]!), x });
+          addOuterProduct(hessian, {
+            topLeft: [a * weightsPerClass, b * weightsPerClass],
+            factor: p[a]! * ((a === b ? 1 : 0) - p[b]!),
+            x,
+          });
         }
       }
     }
     // Symmetric: what is right of the diagonal stands left of it.
     for (const [i, values] of hessian.entries()) for (let j = 0; j < i; j++) hessian[j]![i] = values[j]!;
     for (const [i, weight] of weights.entries()) {
-      const isPenalized = i % size < width;
+      const isPenalized = i % weightsPerClass < width;
       gradient[i]! += isPenalized ? penalty * weight : 0;
       hessian[i]![i]! += isPenalized ? penalty : 1e-6;
     }
@@ -52,15 +63,16 @@ export function logisticRegression({ width, classCount, train, labels, test }: C
 /** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
 export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
   const { width, classCount, train, labels, test } = task;
-  const count = Math.min(k, labels.length);
+  const numNeighbours = Math.min(k, labels.length);
   return mapRows(test.length / width, classCount, (row) => {
     const distances = Array.from(labels, (label, trainRow) => {
-      let sum = 0;
-      for (let i = 0; i < width; i++) sum += (test[row * width + i]! - train[trainRow * width + i]!) ** 2;
-      return { sum, label };
+      let squaredDistance = 0;
+      for (let i = 0; i < width; i++) squaredDistance += (test[row * width + i]! - train[trainRow * width + i]!) ** 2;
+      return { sum: squaredDistance, label };
     });
     const shares = new Float64Array(classCount);
-    for (const { label } of distances.toSorted((a, b) => a.sum - b.sum).slice(0, count)) shares[label]! += 1 / count;
+    for (const { label } of distances.toSorted((a, b) => a.sum - b.sum).slice(0, numNeighbours))
+      shares[label]! += 1 / numNeighbours;
     return shares;
   });
 }
@@ -116,9 +128,9 @@ function classProbabilities(weights: Float64Array, x: Float64Array): Float64Arra
     return sum;
   });
   const maxScore = Math.max(...scores);
-  const powers = scores.map((score) => Math.exp(score - maxScore));
-  const total = powers.reduce((a, b) => a + b, 0);
-  return powers.map((exponential) => exponential / total);
+  const exponentials = scores.map((score) => Math.exp(score - maxScore));
+  const total = exponentials.reduce((a, b) => a + b, 0);
+  return exponentials.map((exponential) => exponential / total);
 }
 
 interface OuterProduct {

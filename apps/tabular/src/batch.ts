@@ -62,11 +62,11 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
     const standardized = standardize(table, knownRows);
-    for (const [share, to] of [
+    for (const [rowRange, to] of [
       [trainRows, 0],
       [testRows, trainRows.count],
     ] as const) {
-      const cells = standardized.subarray(share.first * width, (share.first + share.count) * width);
+      const cells = standardized.subarray(rowRange.first * width, (rowRange.first + rowRange.count) * width);
       features.set(cells, (i * numLocalRows + to) * width);
     }
     const trainLabels = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);

@@ -108,11 +108,11 @@ export class TabularClassifier implements Disposable {
   async #gatherProbabilities(
     localProbabilities: Float64Array,
     plans: readonly RowAssignment[],
-    width: number,
+    classCount: number,
   ): Promise<ArrayLike<number> & Float32Array> {
     const localValues = Float32Array.from(localProbabilities);
     if (plans.length === 1) return localValues;
-    const counts = plans.map(({ testRows }) => testRows.count * width);
+    const counts = plans.map(({ testRows }) => testRows.count * classCount);
     using input = fromArray(this.#ctx, localValues, [localValues.length]);
     using out = this.#ctx.device.empty([counts.reduce((a, b) => a + b, 0)], "float32");
     this.#ctx.mesh.group("sp").allGather(out, input, { counts, label: "TabularClassifier" }).wait();

@@ -89,7 +89,7 @@ export function selectRows(table: Table, rows: readonly number[]): Table {
  * Centres and scales every column by the mean and standard deviation of the first `trainRows` rows, and cuts off at ±`limit`
  * of those: nothing is learnt of the others, not even their spread.
  */
-export function standardize(table: Table, trainRows: number, limit = 10): Float32Array {
+export function standardize(table: Table, trainRows: number, maxMagnitude = 10): Float32Array {
   const width = table.columns.length;
   const out = new Float32Array(table.features.length);
   for (let column = 0; column < width; column++) {
@@ -100,7 +100,7 @@ export function standardize(table: Table, trainRows: number, limit = 10): Float3
     for (let row = 0; row < trainRows; row++) variance += (at(row) - mean) ** 2 / trainRows;
     const scale = variance > 0 ? 1 / Math.sqrt(variance) : 1;
     for (let row = 0; row < countRows(table); row++) {
-      out[row * width + column] = Math.max(-limit, Math.min(limit, (at(row) - mean) * scale));
+      out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, (at(row) - mean) * scale));
     }
   }
   return out;
@@ -118,8 +118,8 @@ export function rankColumns(table: Table, trainRows: number): Table {
     const trainValues = Float64Array.from({ length: trainRows }, (_, row) => at(row)).toSorted();
     for (let row = 0; row < countRows(table); row++) {
       // Ties have their mean rank, and so has what lies between two.
-      const rank = (countBelow(trainValues, at(row), false) + countBelow(trainValues, at(row), true)) / 2;
-      features[row * width + column] = normalQuantile((rank + 0.5) / (trainRows + 1));
+      const meanRank = (countBelow(trainValues, at(row), false) + countBelow(trainValues, at(row), true)) / 2;
+      features[row * width + column] = normalQuantile((meanRank + 0.5) / (trainRows + 1));
     }
   }
   return { ...table, features };

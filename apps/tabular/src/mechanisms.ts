@@ -29,23 +29,26 @@ const activations: readonly ((x: number) => number)[] = [
 
 /** Features and scores are nodes of one random network, as effects of the same causes, some of which are categories. */
 export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
-  const causes = random.integer(1, 6);
-  const hidden = random.integer(columns + 2, 2 * columns + 8);
+  const numCauses = random.integer(1, 6);
+  const numHiddenNodes = random.integer(columns + 2, 2 * columns + 8);
   const layers = Array.from({ length: random.integer(1, 3) }, (_, i) => {
-    return { weights: randomMatrix(random, hidden, i === 0 ? causes : hidden), activation: random.choice(activations) };
+    return {
+      weights: randomMatrix(random, numHiddenNodes, i === 0 ? numCauses : numHiddenNodes),
+      activation: random.choice(activations),
+    };
   });
-  const featureNodes = random.permutation(layers.length * hidden).slice(0, columns);
-  const outputs = randomMatrix(random, scores, hidden);
+  const featureNodes = random.permutation(layers.length * numHiddenNodes).slice(0, columns);
+  const outputWeights = randomMatrix(random, scores, numHiddenNodes);
   // A score is one node, or a mixture of the last ones.
-  const usesHiddenNode = random.uniform() < 0.5 && scores <= hidden;
-  const scoreNodes = random.permutation(hidden);
-  const noise = 0.4 * random.uniform();
-  const drawCauses = createCauseSampler(random, causes);
+  const usesHiddenNode = random.uniform() < 0.5 && scores <= numHiddenNodes;
+  const scoreNodes = random.permutation(numHiddenNodes);
+  const noiseStd = 0.4 * random.uniform();
+  const drawCauses = createCauseSampler(random, numCauses);
   return Array.from({ length: rows }, () => {
     let values = drawCauses();
     const allNodes: number[] = [];
     for (const { weights, activation } of layers) {
-      values = matrixVector(weights, values).map((x) => activation(x) + noise * random.normal());
+      values = matrixVector(weights, values).map((x) => activation(x) + noiseStd * random.normal());
       allNodes.push(...values);
     }
     const previousLayer = values;
@@ -53,15 +56,15 @@ export const networkTable: Mechanism = (random, { rows, columns, scores }) => {
       features: Float64Array.from(featureNodes, (node) => allNodes[node]!),
       scores: usesHiddenNode
         ? Float64Array.from({ length: scores }, (_, i) => previousLayer[scoreNodes[i]!]!)
-        : matrixVector(outputs, previousLayer),
+        : matrixVector(outputWeights, previousLayer),
     };
   });
 };
 
 /** Normal causes, or ones that gather around a few centres. */
-function createCauseSampler(random: Random, count: number): () => Float64Array {
-  if (random.uniform() < 0.6) return () => Float64Array.from({ length: count }, () => random.normal());
-  const centres = randomMatrix(random, random.integer(2, 5), count, 2);
+function createCauseSampler(random: Random, numCauses: number): () => Float64Array {
+  if (random.uniform() < 0.6) return () => Float64Array.from({ length: numCauses }, () => random.normal());
+  const centres = randomMatrix(random, random.integer(2, 5), numCauses, 2);
   const spread = 0.2 + 0.8 * random.uniform();
   return () => random.choice(centres).map((centre) => centre + spread * random.normal());
 }
@@ -78,15 +81,17 @@ export const linearTable: Mechanism = (random, { rows, columns, scores }) => {
 
 /** Kinds of rows, each around its own centre; scores are sums of what a row differs from its kind, and of the kind. */
 export const groupTable: Mechanism = (random, { rows, columns, scores }) => {
-  const count = random.integer(2, 5);
+  const numGroups = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
-  const centres = randomMatrix(random, count, columns, distance * Math.sqrt(columns));
+  const centres = randomMatrix(random, numGroups, columns, distance * Math.sqrt(columns));
   const drawRow = correlatedFeatures(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   const noiseShare = random.uniform();
-  const offsets = Array.from({ length: count }, () => Float64Array.from({ length: scores }, () => 2 * random.normal()));
+  const offsets = Array.from({ length: numGroups }, () =>
+    Float64Array.from({ length: scores }, () => 2 * random.normal()),
+  );
   return Array.from({ length: rows }, () => {
-    const groupIndex = random.integer(0, count - 1);
+    const groupIndex = random.integer(0, numGroups - 1);
     const rowFeatures = drawRow();
     return {
       features: rowFeatures.map((x, i) => x + centres[groupIndex]![i]!),
@@ -127,22 +132,22 @@ function randomForest(random: Random, columns: number): (x: Float64Array) => num
 function correlatedFeatures(random: Random, columns: number): () => Float64Array {
   const strength = random.uniform() < 0.2 ? 0 : random.uniform();
   // Few causes: all columns go together.
-  const causes = random.integer(1, columns);
-  const mixingMatrix = randomMatrix(random, columns, causes);
+  const numCauses = random.integer(1, columns);
+  const mixingMatrix = randomMatrix(random, columns, numCauses);
   return () => {
-    const correlated = matrixVector(
+    const correlatedValues = matrixVector(
       mixingMatrix,
-      Float64Array.from({ length: causes }, () => random.normal()),
+      Float64Array.from({ length: numCauses }, () => random.normal()),
     );
-    return correlated.map((x) => strength * x + (1 - strength) * random.normal());
+    return correlatedValues.map((x) => strength * x + (1 - strength) * random.normal());
   };
 }
 
 /** Normal weights, of which some are 0. */
 function sparseMatrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
-  const zeros = 0.6 * random.uniform();
+  const zeroShare = 0.6 * random.uniform();
   return Array.from({ length: rows }, () =>
-    Float64Array.from({ length: columns }, () => (random.uniform() < zeros ? 0 : random.normal())),
+    Float64Array.from({ length: columns }, () => (random.uniform() < zeroShare ? 0 : random.normal())),
   );
 }
 

@@ -40,7 +40,7 @@ export async function predict(
 ): Promise<Float64Array> {
   const { table, knownRows, plan } = task;
   const classCount = table.classes.length;
-  const sums = new Float64Array(plan.testRows.count * classCount);
+  const meanScores = new Float64Array(plan.testRows.count * classCount);
   for (const { classes, usesRanks } of createEnsemble(classCount, ensemble)) {
     const permutedTask = {
       ...(usesRanks ? rankColumns(table, knownRows) : table),
@@ -49,12 +49,12 @@ export async function predict(
     using batch = loadBatch(ctx, [permutedTask], { knownRows, plan, maxClasses: model.options.maxClasses });
     using logits = noGrad(() => model.forward(batch));
     const scores = await logits.read();
-    for (let i = 0; i < sums.length; i++) {
+    for (let i = 0; i < meanScores.length; i++) {
       const [row, label] = [Math.floor(i / classCount), i % classCount];
-      sums[i]! += scores[row * classCount + classes[label]!]! / ensemble.size;
+      meanScores[i]! += scores[row * classCount + classes[label]!]! / ensemble.size;
     }
   }
-  return softmaxRows(sums, classCount);
+  return softmaxRows(meanScores, classCount);
 }
 
 /** Each class under each number in turn, of columns as they are; then again, of their ranks; after a random permutation each. */
@@ -74,10 +74,10 @@ function softmaxRows(scores: Float64Array, width: number): Float64Array {
   for (let rowStart = 0; rowStart < scores.length; rowStart += width) {
     const row = scores.subarray(rowStart, rowStart + width);
     const maxScore = Math.max(...row);
-    const powers = row.map((x) => Math.exp(x - maxScore));
-    const total = powers.reduce((a, b) => a + b, 0);
+    const exponentials = row.map((x) => Math.exp(x - maxScore));
+    const total = exponentials.reduce((a, b) => a + b, 0);
     out.set(
-      powers.map((x) => x / total),
+      exponentials.map((x) => x / total),
       rowStart,
     );
   }

@@ -34,8 +34,8 @@ export function sampleTable(random: Random, size: TableSize): Table {
         noisySamples.map((scores) => scores[0]!),
         classes,
       );
-  const names = random.permutation(classes);
-  const labels = Uint8Array.from(classScores, (label) => names[label]!);
+  const classNumbers = random.permutation(classes);
+  const labels = Uint8Array.from(classScores, (label) => classNumbers[label]!);
   if (labels.every((label) => label === labels[0])) labels[0] = (labels[0]! + 1) % classes;
   const features = new Float32Array(rows * columns);
   for (let column = 0; column < columns; column++) {
@@ -54,16 +54,16 @@ export function sampleTable(random: Random, size: TableSize): Table {
 
 /** Scores, standardized, with noise of one strength: rows that are alike may have different classes. */
 function addNoise(random: Random, samples: readonly Sample[]): readonly Float64Array[] {
-  const noise = 1.5 * random.uniform() ** 2;
-  const count = samples[0]!.scores.length;
-  const nodeStatistics = Array.from({ length: count }, (_, i) => {
+  const noiseStd = 1.5 * random.uniform() ** 2;
+  const numScores = samples[0]!.scores.length;
+  const nodeStatistics = Array.from({ length: numScores }, (_, i) => {
     const values = samples.map(({ scores }) => scores[i]!);
     const mean = values.reduce((a, b) => a + b, 0) / values.length;
     const deviation = Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
     return { mean, scale: 1 / (deviation + 1e-9) };
   });
   return samples.map(({ scores }) =>
-    scores.map((score, i) => (score - nodeStatistics[i]!.mean) * nodeStatistics[i]!.scale + noise * random.normal()),
+    scores.map((score, i) => (score - nodeStatistics[i]!.mean) * nodeStatistics[i]!.scale + noiseStd * random.normal()),
   );
 }
 
@@ -86,13 +86,13 @@ function assignByThresholds(random: Random, scores: readonly number[], classes: 
 function randomMeasure(random: Random): (x: number) => number {
   const scale = Math.exp(random.normal());
   const shift = random.normal();
-  const kind = random.uniform();
-  if (kind < 0.55) return (x) => scale * x + shift;
-  if (kind < 0.67) return (x) => Math.exp(Math.min(3, 0.7 * x));
-  if (kind < 0.77) return (x) => x * Math.abs(x);
-  const steps = random.integer(2, 8);
-  const quantize = (x: number): number => Math.round(Math.max(-2, Math.min(2, x)) * (steps / 4));
-  if (kind < 0.93) return quantize;
-  const numbers = random.permutation(2 * steps + 3);
-  return (x) => numbers[quantize(x) + steps + 1]!;
+  const kindDraw = random.uniform();
+  if (kindDraw < 0.55) return (x) => scale * x + shift;
+  if (kindDraw < 0.67) return (x) => Math.exp(Math.min(3, 0.7 * x));
+  if (kindDraw < 0.77) return (x) => x * Math.abs(x);
+  const numSteps = random.integer(2, 8);
+  const quantize = (x: number): number => Math.round(Math.max(-2, Math.min(2, x)) * (numSteps / 4));
+  if (kindDraw < 0.93) return quantize;
+  const numbers = random.permutation(2 * numSteps + 3);
+  return (x) => numbers[quantize(x) + numSteps + 1]!;
 }

@@ -89,13 +89,13 @@ export class HostCuts {
     if (!hostCuts) {
       const { required, cuts } = this.#rows;
       const members = this.#orders.members(rank);
-      const mean = (of: (member: number) => number): number =>
+      const meanOverMembers = (of: (member: number) => number): number =>
         members.reduce((sum, member) => sum + of(member), 0) / members.length;
       const remoteRows = members.map((member) => required(member).filter((owner) => hosts[owner] !== hosts[rank]));
       const remoteUnion = RequiredRows.union(this.#orders.order(rank), remoteRows);
-      const meanOwnRows = mean((member) => this.#ownHostRows(member));
+      const meanOwnRows = meanOverMembers((member) => this.#ownHostRows(member));
       hostCuts = cuts[rank]!.map((_, stage) => {
-        const rows = mean((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
+        const rows = meanOverMembers((member) => cuts[member]![stage]!) * (meanOwnRows + remoteUnion.count);
         return {
           part: rows < meanOwnRows ? rows / meanOwnRows : 1,
           rest: remoteUnion.cutAt(Math.max(0, Math.round(rows - meanOwnRows))),

@@ -192,12 +192,12 @@ export class FlexPlan {
     const { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement } = size;
     const width = batch * numKvHeads * (headDim + valueHeadDim);
     // Two products of matrices forward, five backward (q·k, dq, dk and dOut·v, dv); 4 bytes of float32.
-    const [depths, reduceBytes] =
+    const [matmulDepth, reduceBytes] =
       name === "forward" ? [headDim + valueHeadDim, 0] : [3 * headDim + 2 * valueHeadDim, width * 4];
     const pass: PassSize = {
       castBytes: width * bytesPerElement,
       reduceBytes,
-      pairFlops: 2 * depths * batch * numHeads,
+      pairFlops: 2 * matmulDepth * batch * numHeads,
     };
     const { cost, stages } = this.#settings;
     return stageSchedule(loads, pass, { cost, degree: stages[name], hosts: this.#sharedHosts });
@@ -213,7 +213,7 @@ export class FlexPlan {
     const busiestMembers = ranks.map((rank) =>
       Array.from({ length: members }, (_, member) => {
         return { member, rows: exchange ? exchange.keys(rank) : this.required(rank, member) };
-      }).reduce((most, each) => (each.rows.count > most.rows.count ? each : most)),
+      }).reduce((busiest, each) => (each.rows.count > busiest.rows.count ? each : busiest)),
     );
     const peers = busiestMembers.map(({ rows }) => rows.peers());
     const canCountExactly = peers.reduce((sum, { length }) => sum + length, 0) <= MAX_EXACTLY_COUNTED_PEERS;
@@ -286,14 +286,14 @@ function bytesPerRow(
   { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement }: CallSize,
 ): Readonly<Record<"keys" | "queries", number>> {
   const isForward = name === "forward";
-  const both = headDim + valueHeadDim;
+  const headDimSum = headDim + valueHeadDim;
   // Of queries q, out and lse, or q, dOut, lse, delta and dq; what is summed is float32.
-  const ofQueries = isForward
+  const queryBytesPerHead = isForward
     ? headDim * bytesPerElement + 4 + 4 * valueHeadDim
-    : both * bytesPerElement + 8 + 4 * headDim;
+    : headDimSum * bytesPerElement + 8 + 4 * headDim;
   return {
-    keys: batch * numKvHeads * both * (bytesPerElement + (isForward ? 0 : 4)),
-    queries: batch * numHeads * ofQueries,
+    keys: batch * numKvHeads * headDimSum * (bytesPerElement + (isForward ? 0 : 4)),
+    queries: batch * numHeads * queryBytesPerHead,
   };
 }
 
@@ -367,9 +367,10 @@ export class PassPlan {
 
   /** The most rows that a member receives in any stage. */
   maxReceivedRows(rank: number, member: number): number {
-    let most = 0;
-    for (let stage = 0; stage < this.stages; stage++) most = Math.max(most, this.receivedRows(stage, rank, member));
-    return most;
+    let maxRows = 0;
+    for (let stage = 0; stage < this.stages; stage++)
+      maxRows = Math.max(maxRows, this.receivedRows(stage, rank, member));
+    return maxRows;
   }
 
   /** The own rows in a part: [from, to). */

@@ -90,8 +90,8 @@ interface OwnedSpan extends Span {
 export class RowOwners {
   readonly size: number;
   /** Of step 1, in the order of positions. */
-  readonly #dense: OwnedSpan[] = [];
-  readonly #strided: OwnedSpan[] = [];
+  readonly #denseSpans: OwnedSpan[] = [];
+  readonly #stridedSpans: OwnedSpan[] = [];
 
   constructor(shards: readonly (readonly Span[])[]) {
     this.size = shards.length;
@@ -99,11 +99,11 @@ export class RowOwners {
       let row = 0;
       for (const span of spans) {
         if (span.length > 0)
-          (span.step === 1 || span.length === 1 ? this.#dense : this.#strided).push({ ...span, owner, row });
+          (span.step === 1 || span.length === 1 ? this.#denseSpans : this.#stridedSpans).push({ ...span, owner, row });
         row += span.length;
       }
     }
-    this.#dense.sort((a, b) => a.start - b.start);
+    this.#denseSpans.sort((a, b) => a.start - b.start);
   }
 
   /** The rows of every rank but `rank` that hold one of these positions. */
@@ -111,27 +111,27 @@ export class RowOwners {
     const collector = new RowCollector(rank);
     for (const [start, end] of intervals) {
       this.#collectInterval(collector, start, end);
-      for (const span of this.#strided) collectRows(collector, span, start, end);
+      for (const span of this.#stridedSpans) collectRows(collector, span, start, end);
     }
     for (const band of bands) {
       this.#collectDense(collector, band);
-      for (const span of this.#strided) collectStrided(collector, band, span);
+      for (const span of this.#stridedSpans) collectStrided(collector, band, span);
     }
     return collector.finish(order ?? ownersBefore(rank, this.size));
   }
 
   #collectInterval(collector: RowCollector, start: number, end: number): void {
-    for (let i = this.#firstSpanEndingAfter(start); i < this.#dense.length; i++) {
-      const span = this.#dense[i]!;
+    for (let i = this.#firstSpanEndingAfter(start); i < this.#denseSpans.length; i++) {
+      const span = this.#denseSpans[i]!;
       if (span.start >= end) return;
       collectRows(collector, span, start, end);
     }
   }
 
   #collectDense(collector: RowCollector, { start, width, step, count }: Band): void {
-    const first = this.#dense[0];
+    const first = this.#denseSpans[0];
     if (first === undefined) return;
-    const last = this.#dense.at(-1)!;
+    const last = this.#denseSpans.at(-1)!;
     const from = Math.max(0, Math.floor((first.start - start - width) / step));
     const to = Math.min(count, Math.ceil((last.start + last.length - start) / step));
     for (let i = from; i < to; i++) this.#collectInterval(collector, start + i * step, start + i * step + width);
@@ -139,10 +139,10 @@ export class RowOwners {
 
   /** The first dense span that ends behind a position. */
   #firstSpanEndingAfter(position: number): number {
-    let [low, high] = [0, this.#dense.length];
+    let [low, high] = [0, this.#denseSpans.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      const { start, length } = this.#dense[middle]!;
+      const { start, length } = this.#denseSpans[middle]!;
       if (start + length > position) high = middle;
       else low = middle + 1;
     }
@@ -266,9 +266,9 @@ export class RequiredRows {
   }
 
   /** What any of several ranks requires. */
-  static union(order: OwnerOrder, all: readonly RequiredRows[]): RequiredRows {
+  static union(order: OwnerOrder, rowsByRank: readonly RequiredRows[]): RequiredRows {
     const collector = new RowCollector(-1);
-    for (const each of all) {
+    for (const each of rowsByRank) {
       for (let owner = 0; owner < order.size; owner++) {
         for (let i = each.#ranges[owner]!; i < each.#ranges[owner + 1]!; i++)
           collector.add(owner, each.#starts[i]!, each.#lengths[i]!);

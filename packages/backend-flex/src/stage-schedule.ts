@@ -102,7 +102,7 @@ class StageCutter {
   // oxlint-disable-next-line max-params -- what is to be done, in how many stages, with how many rows
   #hiddenCuts({ ownPairs, remotePairs, queries }: RankLoad, degree: number, rows: number): number[] {
     const cuts = [0];
-    let computeSeconds = this.#kernels.attention(ownPairs, queries);
+    let computeSeconds = this.#kernels.attentionSeconds(ownPairs, queries);
     for (let stage = 1; stage < degree; stage++) {
       const arrivingRows = Math.max(
         0,
@@ -110,7 +110,7 @@ class StageCutter {
       );
       const share = Math.max(rows > 0 ? arrivingRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
-      computeSeconds = this.#kernels.attention(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
+      computeSeconds = this.#kernels.attentionSeconds(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
     }
     return [...cuts, 1];
   }
@@ -119,8 +119,10 @@ class StageCutter {
   #ownCut(rows: number, cuts: readonly number[]): number {
     const { latency, bandwidth } = this.#cost;
     const transferSeconds = (bytes: number): number => (bytes > 0 ? latency + bytes / bandwidth : 0);
-    const firstCast = transferSeconds(rows * cuts[1]! * this.#size.castBytes);
-    const lastReduction = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.reduceBytes);
-    return firstCast + lastReduction > 0 ? firstCast / (firstCast + lastReduction) : 1;
+    const firstCastSeconds = transferSeconds(rows * cuts[1]! * this.#size.castBytes);
+    const lastReductionSeconds = transferSeconds(rows * (1 - cuts.at(-2)!) * this.#size.reduceBytes);
+    return firstCastSeconds + lastReductionSeconds > 0
+      ? firstCastSeconds / (firstCastSeconds + lastReductionSeconds)
+      : 1;
   }
 }

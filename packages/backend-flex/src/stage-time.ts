@@ -4,31 +4,31 @@ import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 // begin in order, and a port each way. It is what `stageSchedule` compares schedules by.
 
 const nonNegativeRange = { min: 0 } as const;
-const positive = { above: 0 } as const;
+const positiveRange = { above: 0 } as const;
 
 export const stageCostOptions = defineOptions("StageCost", {
   /** Seconds that a transfer takes before its first byte moves. Default: 0.00002. */
   latency: option.number({ ...nonNegativeRange, default: 20e-6 }),
   /** Bytes per second that a rank receives, or sends; a port of 400 Gbit/s has the default. Default: 50000000000. */
-  bandwidth: option.number({ ...positive, default: 50e9 }),
+  bandwidth: option.number({ ...positiveRange, default: 50e9 }),
   /** The latency between ranks of a host, where ranks lie on several hosts. Default: 0.000012. */
   localLatency: option.number({ ...nonNegativeRange, default: 12e-6 }),
   /** The bandwidth between ranks of a host, where ranks lie on several hosts; NVLink has the default. Default: 376000000000. */
-  localBandwidth: option.number({ ...positive, default: 376e9 }),
+  localBandwidth: option.number({ ...positiveRange, default: 376e9 }),
   /** Seconds that a kernel takes beside its work. Default: 0.000001. */
   launch: option.number({ ...nonNegativeRange, default: 1e-6 }),
   /** Seconds that the host takes to enqueue an operation. Default: 0.00001. */
   enqueue: option.number({ ...nonNegativeRange, default: 10e-6 }),
   /** Floating-point operations per second of the attention kernel on many keys; FlashAttention-3 on an H100 has the default. Default: 680000000000000. */
-  flops: option.number({ ...positive, default: 680e12 }),
+  flops: option.number({ ...positiveRange, default: 680e12 }),
   /** The same of the backward kernel. Default: 600000000000000. */
-  backwardFlops: option.number({ ...positive, default: 600e12 }),
+  backwardFlops: option.number({ ...positiveRange, default: 600e12 }),
   /** Keys of a call at which the attention kernel has half its speed. Default: 160. */
   halfKeys: option.number({ ...nonNegativeRange, default: 160 }),
   /** The same of the backward kernel. Default: 330. */
   backwardHalfKeys: option.number({ ...nonNegativeRange, default: 330 }),
   /** Bytes per second, read and written, of copies and sums. Default: 2570000000000. */
-  memoryBandwidth: option.number({ ...positive, default: 2.57e12 }),
+  memoryBandwidth: option.number({ ...positiveRange, default: 2.57e12 }),
 });
 /** What stages are chosen by: it must be the same on every rank. */
 export type StageCost = OptionsOf<typeof stageCostOptions>;
@@ -91,25 +91,25 @@ export interface PassProblem {
 export class KernelModel {
   readonly #size: PassSize;
   readonly #cost: ResolvedStageCost;
-  readonly #flops: number;
+  readonly #flopsPerSecond: number;
   readonly #halfSpeedKeys: number;
 
   constructor({ size, cost }: Pick<PassProblem, "size" | "cost">) {
     this.#size = size;
     this.#cost = cost;
     const isForward = size.reduceBytes === 0;
-    this.#flops = isForward ? cost.flops : cost.backwardFlops;
+    this.#flopsPerSecond = isForward ? cost.flops : cost.backwardFlops;
     this.#halfSpeedKeys = isForward ? cost.halfKeys : cost.backwardHalfKeys;
   }
 
   /** One call over all queries; nothing visible, no call. */
-  attention(pairs: number, queries: number): number {
+  attentionSeconds(pairs: number, queries: number): number {
     if (pairs <= 0) return 0;
-    return this.#cost.launch + ((pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flops;
+    return this.#cost.launch + ((pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flopsPerSecond;
   }
 
   /** Kernels that only move memory. */
-  memory(operations: number, bytes: number): number {
+  memorySeconds(operations: number, bytes: number): number {
     return operations * this.#cost.launch + bytes / this.#cost.memoryBandwidth;
   }
 }
@@ -123,35 +123,35 @@ class StageRows {
   readonly received: Float64Array;
   readonly pairs: Float64Array;
   readonly sent: Float64Array;
-  readonly sources: Int32Array;
-  readonly targets: Int32Array;
+  readonly numSources: Int32Array;
+  readonly numTargets: Int32Array;
   /** Rows sent in several ranges: their copies. */
-  readonly packed: Float64Array;
-  readonly packs: Float64Array;
+  readonly packedRows: Float64Array;
+  readonly packedRanges: Float64Array;
   /** Ranges that gradients are added to. */
-  readonly sums: Float64Array;
+  readonly addedRanges: Float64Array;
 
   constructor(ranks: number) {
     this.received = new Float64Array(ranks);
     this.pairs = new Float64Array(ranks);
     this.sent = new Float64Array(ranks);
-    this.sources = new Int32Array(ranks);
-    this.targets = new Int32Array(ranks);
-    this.packed = new Float64Array(ranks);
-    this.packs = new Float64Array(ranks);
-    this.sums = new Float64Array(ranks);
+    this.numSources = new Int32Array(ranks);
+    this.numTargets = new Int32Array(ranks);
+    this.packedRows = new Float64Array(ranks);
+    this.packedRanges = new Float64Array(ranks);
+    this.addedRanges = new Float64Array(ranks);
   }
 
   // oxlint-disable-next-line max-params -- a flow: from which rank to which, how many rows, in how many ranges
-  count(from: number, to: number, rows: number, ranges: number): void {
+  addFlow(from: number, to: number, rows: number, ranges: number): void {
     this.received[to]! += rows;
     this.sent[from]! += rows;
-    this.sources[to]!++;
-    this.targets[from]!++;
-    this.sums[from]! += ranges;
+    this.numSources[to]!++;
+    this.numTargets[from]!++;
+    this.addedRanges[from]! += ranges;
     if (ranges <= 1) return;
-    this.packs[from]! += ranges;
-    this.packed[from]! += rows;
+    this.packedRanges[from]! += ranges;
+    this.packedRows[from]! += rows;
   }
 }
 
@@ -164,14 +164,14 @@ export class PeerColumns {
   readonly ranges: Float64Array;
   readonly pairs: Float64Array;
   /** By rank: all rows that it receives. */
-  readonly totals: Float64Array;
+  readonly receivedRows: Float64Array;
 
   constructor(loads: readonly RankLoad[]) {
     const count = loads.reduce((sum, load) => sum + load.peers.length, 0);
     this.starts = new Int32Array(loads.length + 1);
     this.owners = new Int32Array(count);
     [this.rows, this.ranges, this.pairs] = [new Float64Array(count), new Float64Array(count), new Float64Array(count)];
-    this.totals = Float64Array.from(loads, (load) => load.rows);
+    this.receivedRows = Float64Array.from(loads, (load) => load.rows);
     let at = 0;
     for (const [rank, { peers }] of loads.entries()) {
       for (const { owner, rows, ranges, pairs } of peers) {
@@ -185,7 +185,7 @@ export class PeerColumns {
   }
 
   get ranks(): number {
-    return this.totals.length;
+    return this.receivedRows.length;
   }
 }
 
@@ -195,7 +195,7 @@ class StageSplitter {
   readonly #from: Int32Array;
   readonly #to: Int32Array;
   readonly #rows: Float64Array;
-  #flows = 0;
+  #numFlows = 0;
   /** By rank: the peer whose rows come next, how many of these and of all rows are in earlier stages. */
   readonly #peer: Int32Array;
   readonly #peerRowsTaken: Float64Array;
@@ -214,11 +214,11 @@ class StageSplitter {
   next(ends: (rank: number) => number): StageRows {
     const { ranks } = this.#peers;
     const stage = new StageRows(ranks);
-    const firstFlow = this.#flows;
+    const firstFlow = this.#numFlows;
     for (let rank = 0; rank < ranks; rank++) this.#takeRows(stage, rank, ends(rank));
-    stage.from = this.#from.subarray(firstFlow, this.#flows);
-    stage.to = this.#to.subarray(firstFlow, this.#flows);
-    stage.rows = this.#rows.subarray(firstFlow, this.#flows);
+    stage.from = this.#from.subarray(firstFlow, this.#numFlows);
+    stage.to = this.#to.subarray(firstFlow, this.#numFlows);
+    stage.rows = this.#rows.subarray(firstFlow, this.#numFlows);
     return stage;
   }
 
@@ -230,11 +230,11 @@ class StageSplitter {
       const peerRows = rows[peer]!;
       const takenRows = Math.min(peerRows - peerRowsTaken, end - rowsTaken);
       if (takenRows > 0) {
-        stage.count(owners[peer]!, rank, takenRows, Math.max(1, Math.ceil((ranges[peer]! * takenRows) / peerRows)));
+        stage.addFlow(owners[peer]!, rank, takenRows, Math.max(1, Math.ceil((ranges[peer]! * takenRows) / peerRows)));
         stage.pairs[rank]! += (pairs[peer]! * takenRows) / peerRows;
-        this.#from[this.#flows] = owners[peer]!;
-        this.#to[this.#flows] = rank;
-        this.#rows[this.#flows++] = takenRows;
+        this.#from[this.#numFlows] = owners[peer]!;
+        this.#to[this.#numFlows] = rank;
+        this.#rows[this.#numFlows++] = takenRows;
       }
       rowsTaken += takenRows;
       peerRowsTaken += takenRows;
@@ -257,7 +257,7 @@ export function stageRows(
   const splitter = new StageSplitter(peers, count);
   return Array.from({ length: count }, (_, stage) => {
     const share = (rank: number): number => (stage === count - 1 ? 1 : cuts[rank]![stage + 1]!);
-    return splitter.next((rank) => Math.round(share(rank) * peers.totals[rank]!));
+    return splitter.next((rank) => Math.round(share(rank) * peers.receivedRows[rank]!));
   });
 }
 
@@ -276,9 +276,9 @@ class PassSimulation {
   readonly #stages: readonly StageRows[];
   readonly #kernels: KernelModel;
   /** By rank: when its host, its compute and its communication stream are done with what was enqueued so far. */
-  readonly #host: Float64Array;
-  readonly #compute: Float64Array;
-  readonly #communication: Float64Array;
+  readonly #hostEndTimes: Float64Array;
+  readonly #computeEndTimes: Float64Array;
+  readonly #communicationEndTimes: Float64Array;
 
   constructor(problem: PassProblem, schedule: StageSchedule, stages: readonly StageRows[]) {
     this.#problem = problem;
@@ -286,7 +286,7 @@ class PassSimulation {
     this.#stages = stages;
     this.#kernels = new KernelModel(problem);
     const zeros = (): Float64Array => new Float64Array(problem.loads.length);
-    [this.#host, this.#compute, this.#communication] = [zeros(), zeros(), zeros()];
+    [this.#hostEndTimes, this.#computeEndTimes, this.#communicationEndTimes] = [zeros(), zeros(), zeros()];
   }
 
   run(): number {
@@ -294,8 +294,8 @@ class PassSimulation {
     const isBackward = this.#problem.size.reduceBytes > 0;
     let arrivalTimes = degree === 0 ? this.#cast(0) : undefined;
     let returningStage: { readonly stage: number; readonly done: Float64Array } | undefined;
-    const steps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
-    for (let step = 0; step < steps; step++) {
+    const numSteps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
+    for (let step = 0; step < numSteps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
       const hasRemoteRows = stage >= 0 && stage < Math.max(1, degree);
       if (hasRemoteRows) this.#waitForTransfer(arrivalTimes!);
@@ -306,16 +306,16 @@ class PassSimulation {
       if (hasRemoteRows) returningStage = { stage, done: this.#reduce(stage) };
     }
     if (returningStage) this.#addReturnedRows(returningStage);
-    return this.#compute.reduce((most, seconds) => Math.max(most, seconds), 0);
+    return this.#computeEndTimes.reduce((max, seconds) => Math.max(max, seconds), 0);
   }
 
   /** Packs and posts the keys of a stage: when they have arrived, by rank. */
   #cast(index: number): Float64Array {
     const stage = this.#stages[index]!;
     const { castBytes } = this.#problem.size;
-    for (let rank = 0; rank < this.#host.length; rank++) {
-      const operations = 2 * stage.packs[rank]!;
-      this.#enqueue(rank, operations, this.#kernels.memory(operations, 2 * castBytes * stage.packed[rank]!));
+    for (let rank = 0; rank < this.#hostEndTimes.length; rank++) {
+      const operations = 2 * stage.packedRanges[rank]!;
+      this.#enqueue(rank, operations, this.#kernels.memorySeconds(operations, 2 * castBytes * stage.packedRows[rank]!));
     }
     return this.#transfer(stage, stage.from, stage.to, castBytes);
   }
@@ -328,10 +328,14 @@ class PassSimulation {
   /** The owner waits for gradients and adds them. */
   #addReturnedRows({ stage, done }: { readonly stage: number; readonly done: Float64Array }): undefined {
     this.#waitForTransfer(done);
-    const { sums, sent } = this.#stages[stage]!;
+    const { addedRanges, sent } = this.#stages[stage]!;
     const bytes = 3 * this.#problem.size.reduceBytes;
     for (let rank = 0; rank < done.length; rank++) {
-      this.#enqueue(rank, 2 * sums[rank]!, this.#kernels.memory(2 * sums[rank]!, bytes * sent[rank]!));
+      this.#enqueue(
+        rank,
+        2 * addedRanges[rank]!,
+        this.#kernels.memorySeconds(2 * addedRanges[rank]!, bytes * sent[rank]!),
+      );
     }
     return undefined;
   }
@@ -347,27 +351,28 @@ class PassSimulation {
       const clearedBytes = received * size.reduceBytes;
       const operations = (received > 0 && size.reduceBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
       const seconds =
-        this.#kernels.attention(pairs, load.queries) + this.#kernels.memory(operations, copiedBytes + clearedBytes);
+        this.#kernels.attentionSeconds(pairs, load.queries) +
+        this.#kernels.memorySeconds(operations, copiedBytes + clearedBytes);
       this.#enqueue(rank, operations + (pairs > 0 ? 1 : 0), seconds);
     }
   }
 
   #waitForTransfer(done: Float64Array): void {
     for (let rank = 0; rank < done.length; rank++) {
-      this.#host[rank]! += this.#problem.cost.enqueue;
-      this.#compute[rank] = Math.max(this.#compute[rank]!, this.#host[rank]!, done[rank]!);
+      this.#hostEndTimes[rank]! += this.#problem.cost.enqueue;
+      this.#computeEndTimes[rank] = Math.max(this.#computeEndTimes[rank]!, this.#hostEndTimes[rank]!, done[rank]!);
     }
   }
 
   /** Enqueues kernels of so many seconds altogether. */
   #enqueue(rank: number, operations: number, seconds: number): void {
-    const hostBefore = this.#host[rank]!;
+    const hostBefore = this.#hostEndTimes[rank]!;
     const hostAfter = hostBefore + operations * this.#problem.cost.enqueue;
-    this.#host[rank] = hostAfter;
+    this.#hostEndTimes[rank] = hostAfter;
     const secondsPerOperation = operations > 0 ? seconds / operations : 0;
     const firstEnqueued = hostBefore + (operations > 0 ? this.#problem.cost.enqueue : 0);
-    this.#compute[rank] = Math.max(
-      Math.max(this.#compute[rank]!, firstEnqueued) + seconds,
+    this.#computeEndTimes[rank] = Math.max(
+      Math.max(this.#computeEndTimes[rank]!, firstEnqueued) + seconds,
       hostAfter + secondsPerOperation,
     );
   }
@@ -378,31 +383,37 @@ class PassSimulation {
     const { hosts, cost } = this.#problem;
     const isForward = from === stage.from;
     const [outgoingRows, incomingRows] = isForward ? [stage.sent, stage.received] : [stage.received, stage.sent];
-    const [targets, sources] = isForward ? [stage.targets, stage.sources] : [stage.sources, stage.targets];
-    const ranks = this.#host.length;
+    const [numTargets, numSources] = isForward
+      ? [stage.numTargets, stage.numSources]
+      : [stage.numSources, stage.numTargets];
+    const ranks = this.#hostEndTimes.length;
     const begin = new Float64Array(ranks);
     for (let rank = 0; rank < ranks; rank++) {
-      this.#host[rank]! += cost.enqueue;
-      begin[rank] = Math.max(this.#host[rank]!, this.#compute[rank]!, this.#communication[rank]!);
+      this.#hostEndTimes[rank]! += cost.enqueue;
+      begin[rank] = Math.max(
+        this.#hostEndTimes[rank]!,
+        this.#computeEndTimes[rank]!,
+        this.#communicationEndTimes[rank]!,
+      );
     }
     const done = begin.slice();
     for (let i = 0; i < from.length; i++) {
       const [sender, receiver, rows] = [from[i]!, to[i]!, stage.rows[i]!];
       const isLocal = hosts !== undefined && hosts[sender] === hosts[receiver];
       const latency = isLocal ? cost.localLatency : cost.latency;
-      const row = bytes / (isLocal ? cost.localBandwidth : cost.bandwidth);
+      const secondsPerRow = bytes / (isLocal ? cost.localBandwidth : cost.bandwidth);
       const end =
         latency +
         Math.max(begin[sender]!, begin[receiver]!) +
-        row *
+        secondsPerRow *
           Math.max(
-            Math.min(outgoingRows[sender]!, targets[sender]! * rows),
-            Math.min(incomingRows[receiver]!, sources[receiver]! * rows),
+            Math.min(outgoingRows[sender]!, numTargets[sender]! * rows),
+            Math.min(incomingRows[receiver]!, numSources[receiver]! * rows),
           );
       if (end > done[sender]!) done[sender] = end;
       if (end > done[receiver]!) done[receiver] = end;
     }
-    this.#communication.set(done);
+    this.#communicationEndTimes.set(done);
     return done;
   }
 }

@@ -86,28 +86,31 @@ export function flexTraffic(options: FlexTrafficOptions): CallTraffic {
   const [rank, member] = [from[axis]!, plan.memberAt(from)];
   const size = { batch, numHeads, numKvHeads, headDim, valueHeadDim, bytesPerElement: dtypeBytes[dtype] };
   const keyWidths = [headDim, valueHeadDim].map((width) => batch * numKvHeads * width);
-  const kv = keyWidths.map((width) => width * dtypeBytes[dtype]);
-  const gradientWidths = keyWidths.map((width) => width * dtypeBytes.float32);
+  const kvBytesPerRow = keyWidths.map((width) => width * dtypeBytes[dtype]);
+  const gradientBytesPerRow = keyWidths.map((width) => width * dtypeBytes.float32);
   const stagePlans = (pass: PassPlan) =>
     Array.from({ length: pass.stages }, (_, stage) => pass.castPlan(stage, member));
   const group = { rank, size: ranks, ...(hierarchical && hosts && { hosts }) };
-  const casts = (pass: PassPlan): ChunkFlow[] => stagePlans(pass).map((each) => castFlow(each, group, kv));
+  const casts = (pass: PassPlan): ChunkFlow[] => stagePlans(pass).map((each) => castFlow(each, group, kvBytesPerRow));
   const [forward, backward] = [plan.pass("forward", size), plan.pass("backward", size)];
   const gradients = stagePlans(backward).map((each) =>
-    reverseFlow(castFlow(each, { rank, size: ranks }, kv), gradientWidths),
+    reverseFlow(castFlow(each, { rank, size: ranks }, kvBytesPerRow), gradientBytesPerRow),
   );
-  const statistic = batch * numHeads * dtypeBytes.float32;
-  const [q, dOut] = [headDim, valueHeadDim].map((width) => batch * numHeads * width * dtypeBytes[dtype]) as [
+  const statisticBytes = batch * numHeads * dtypeBytes.float32;
+  const [qBytes, dOutBytes] = [headDim, valueHeadDim].map((width) => batch * numHeads * width * dtypeBytes[dtype]) as [
     number,
     number,
   ];
-  const [dq, out] = [statistic * headDim, statistic * valueHeadDim];
+  const [dqBytes, outBytes] = [statisticBytes * headDim, statisticBytes * valueHeadDim];
   return {
-    forward: totalTraffic([...casts(forward), ...queryFlows(forward, group, { there: [q], back: [out, statistic] })]),
+    forward: totalTraffic([
+      ...casts(forward),
+      ...queryFlows(forward, group, { there: [qBytes], back: [outBytes, statisticBytes] }),
+    ]),
     backward: totalTraffic([
       ...casts(backward),
       ...gradients,
-      ...queryFlows(backward, group, { there: [q, dOut, statistic, statistic], back: [dq] }),
+      ...queryFlows(backward, group, { there: [qBytes, dOutBytes, statisticBytes, statisticBytes], back: [dqBytes] }),
     ]),
   };
 }
@@ -123,10 +126,10 @@ function castFlow(plan: GroupCastPlan, group: CastMember, bytesPerRow: readonly 
 function queryFlows(
   { exchange }: PassPlan,
   group: CastMember,
-  { there: sentWidths, back: returnedWidths }: Readonly<Record<"there" | "back", readonly number[]>>,
+  { there: sentBytesPerRow, back: returnedBytesPerRow }: Readonly<Record<"there" | "back", readonly number[]>>,
 ): ChunkFlow[] {
   if (!exchange) return [];
   const { rank, size } = group;
-  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentWidths), returnedWidths);
-  return [castFlow(exchange.queryCast, group, sentWidths), results];
+  const results = reverseFlow(castFlow(exchange.queryCast, { rank, size }, sentBytesPerRow), returnedBytesPerRow);
+  return [castFlow(exchange.queryCast, group, sentBytesPerRow), results];
 }

@@ -23,7 +23,7 @@ interface GatherBuffers {
 interface ReduceScatterStep {
   readonly results: ChunkBuffers;
   readonly transfers: Transfer[];
-  readonly arrivals: { readonly operand: Operand; readonly share: Chunk }[];
+  readonly receivedShares: { readonly operand: Operand; readonly share: Chunk }[];
 }
 
 /** Runs a pass by the fused schedule. */
@@ -44,7 +44,7 @@ export class FusedExecutor implements PassExecutor {
     const pass = this.#pass;
     using results = createBuffers(pass);
     const { queries, keys } = this.#compute(tile, results);
-    const reduction: ReduceScatterStep = { results, transfers: [], arrivals: [] };
+    const reduction: ReduceScatterStep = { results, transfers: [], receivedShares: [] };
     if (tile.last) {
       this.#inputs[Symbol.dispose]();
       reduceToOwners(pass.queries, queries, reduction);
@@ -54,7 +54,7 @@ export class FusedExecutor implements PassExecutor {
     // This rank's own share first, then those of others by offset: the same order every time.
     if (tile.last) this.#accumulateOwn(pass.queries, queries);
     this.#accumulateOwn(tile.keys, keys);
-    for (const { operand, share } of reduction.arrivals) operand.accumulate(operand.sums, share.tensors);
+    for (const { operand, share } of reduction.receivedShares) operand.accumulate(operand.sums, share.tensors);
   }
 
   /** Gathers the rows and computes the tile; the keys are given back, the sums over them stay in `results`. */
@@ -75,7 +75,7 @@ export class FusedExecutor implements PassExecutor {
   /** Posts nothing yet. Chunks lie in the order of ranks, so that neighbouring stretches become one. */
   #gatherOperand(
     { peers, inputs, sums, clear }: Operand,
-    { inputs: memory, results, transfers }: GatherBuffers,
+    { inputs: inputBuffers, results, transfers }: GatherBuffers,
   ): GatheredOperand {
     const ownRank = this.#pass.group.rank;
     const destinations = peers.destinations.filter((rank) => rank !== undefined);
@@ -83,16 +83,16 @@ export class FusedExecutor implements PassExecutor {
     const pushOwnTransfers = (ownChunk: Chunk): void =>
       void transfers.push(...destinations.flatMap((to) => sendTransfers(ownChunk, to)));
     if (ranks.every((rank) => rank === ownRank)) {
-      const ownChunk = destinations.length > 0 ? memory.contiguous(inputs) : { tensors: inputs, wire: [] };
+      const ownChunk = destinations.length > 0 ? inputBuffers.contiguous(inputs) : { tensors: inputs, wire: [] };
       pushOwnTransfers(ownChunk);
       return { ranks, inputs: ownChunk.tensors, sums, sumsByRank: new Map() };
     }
     const total = ranks.reduce((rows, rank) => rows + peers.rows(rank), 0);
-    const gatheredInputs = memory.empty(inputs, total);
-    const chunks = sliceByRank(memory, gatheredInputs, { ranks, peers });
+    const gatheredInputs = inputBuffers.empty(inputs, total);
+    const chunks = sliceByRank(inputBuffers, gatheredInputs, { ranks, peers });
     const ownSlice = chunks.get(ownRank);
-    const own = destinations.length > 0 && !ownSlice ? memory.contiguous(inputs) : ownSlice;
-    if (ownSlice) memory.copy(inputs, ownSlice);
+    const own = destinations.length > 0 && !ownSlice ? inputBuffers.contiguous(inputs) : ownSlice;
+    if (ownSlice) inputBuffers.copy(inputs, ownSlice);
     for (const [rank, chunk] of chunks) if (rank !== ownRank) transfers.push(...recvTransfers(chunk, rank));
     if (own) pushOwnTransfers(own);
     const gatheredSums = results.empty(sums, total);
@@ -137,7 +137,7 @@ function sliceByRank(
 function reduceToOwners(
   operand: Operand,
   { sumsByRank }: GatheredOperand,
-  { results, transfers, arrivals }: ReduceScatterStep,
+  { results, transfers, receivedShares }: ReduceScatterStep,
 ): void {
   const { peers, sums } = operand;
   if (sums.length === 0) return;
@@ -148,7 +148,7 @@ function reduceToOwners(
   for (const from of peers.destinations) {
     if (from === undefined) continue;
     const share = results.empty(sums, sums[0]!.shape[2]!);
-    arrivals.push({ operand, share });
+    receivedShares.push({ operand, share });
     transfers.push(...recvTransfers(share, from));
   }
 }

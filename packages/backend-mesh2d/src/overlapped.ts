@@ -43,13 +43,13 @@ export class OverlappedExecutor implements PassExecutor {
   /** Queries are received with the first tile, and their sums are sent with the last. */
   #postMoves(moves: readonly ChunkTransfer[], { first, last }: Tile, keys: TileAxis): void {
     const transfers: Transfer[] = [];
-    const arrivals: (() => void)[] = [];
+    const arrivalCallbacks: (() => void)[] = [];
     for (const { kind, offset } of moves) {
       const axis = rowKinds.includes(kind) ? this.#queries : keys;
       if (kind === "kv" || (kind === "q" && first)) axis.receiveInputs(offset, transfers);
-      else if (kind === "dkv" || (kind === "out" && last)) arrivals.push(axis.reduceToOwner(offset, transfers));
+      else if (kind === "dkv" || (kind === "out" && last)) arrivalCallbacks.push(axis.reduceToOwner(offset, transfers));
     }
-    const batch = this.#batches.post(transfers, arrivals);
+    const batch = this.#batches.post(transfers, arrivalCallbacks);
     for (const { kind, offset } of moves) {
       if (kind === "kv") keys.setBatch(offset, batch);
       if (kind === "q" && first) this.#queries.setBatch(offset, batch);
@@ -58,8 +58,8 @@ export class OverlappedExecutor implements PassExecutor {
 
   #computeBlock(x: number, y: number, tile: Tile, keys: TileAxis): void {
     const queries = this.#queries;
-    const [row, column] = [this.#pass.queries.peers.sources[x], tile.keys.peers.sources[y]];
-    if (row === undefined || column === undefined || !tile.needsCompute(row, column)) return;
+    const [queryRank, keyRank] = [this.#pass.queries.peers.sources[x], tile.keys.peers.sources[y]];
+    if (queryRank === undefined || keyRank === undefined || !tile.needsCompute(queryRank, keyRank)) return;
     this.#batches.wait(Math.max(queries.batchAt(x), keys.batchAt(y)));
     tile.compute(queries.chunkAt(x), keys.chunkAt(y));
   }
@@ -124,7 +124,7 @@ class TileAxis {
   readonly #sums: (Chunk | undefined)[] = [];
   readonly #chunks: (OperandChunks | undefined)[] = [];
   /** The batches that receive chunks. */
-  readonly #batchByOffset: number[] = [];
+  readonly #batchIndexByOffset: number[] = [];
   /** Blocks processed so far, computed or skipped. */
   readonly #numCompletedBlocks: number[] = [];
 
@@ -149,7 +149,7 @@ class TileAxis {
 
   /** Sets the batch that receives the chunk at an offset. */
   setBatch(offset: number, batch: number): void {
-    this.#batchByOffset[offset] = batch;
+    this.#batchIndexByOffset[offset] = batch;
   }
 
   /**
@@ -182,7 +182,7 @@ class TileAxis {
 
   /** The batch that receives the chunk at an offset; 0 if it is local. */
   batchAt(offset: number): number {
-    return this.#batchByOffset[offset] ?? 0;
+    return this.#batchIndexByOffset[offset] ?? 0;
   }
 
   /** The rows at an offset and their sums, which are created on first use. */

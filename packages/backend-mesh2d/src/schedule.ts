@@ -34,7 +34,7 @@ const rulePreferences = [
 ] as const satisfies readonly Omit<SchedulingRule, "batches">[];
 
 /** Tiles of so many orders of chunks, and fewer, are searched; that is 6 × 4 and 5 × 5. */
-const maxOrders = 70;
+const maxArrivalOrders = 70;
 
 /**
  * The greedy schedule of Mesh-Attention, forward and backward. A move goes as soon as the channel is free: sums that are
@@ -85,20 +85,21 @@ function candidateRules({ queries, keys, channels }: ScheduleOptions): Schedulin
   const baseRules = batchModes.flatMap((batches) =>
     rulePreferences.map((preference): SchedulingRule => ({ ...preference, batches })),
   );
-  const mergeOrders = countMerges(queries - 1, keys - 1) <= maxOrders ? arrivalOrders(queries - 1, keys - 1) : [];
+  const triedArrivalOrders =
+    countInterleavings(queries - 1, keys - 1) <= maxArrivalOrders ? arrivalOrders(queries - 1, keys - 1) : [];
   const searchedRules = rulePreferences
     .slice(0, 5)
     .flatMap((preference) =>
-      mergeOrders.map((chunks): SchedulingRule => ({ ...preference, batches: "single", chunks })),
+      triedArrivalOrders.map((chunks): SchedulingRule => ({ ...preference, batches: "single", chunks })),
     );
   return [...baseRules, ...searchedRules];
 }
 
 /** Ways to merge two sequences of these lengths. */
-function countMerges(a: number, b: number): number {
-  let numMerges = 1;
-  for (let i = 1; i <= Math.min(a, b); i++) numMerges = (numMerges * (a + b - i + 1)) / i;
-  return numMerges;
+function countInterleavings(a: number, b: number): number {
+  let numInterleavings = 1;
+  for (let i = 1; i <= Math.min(a, b); i++) numInterleavings = (numInterleavings * (a + b - i + 1)) / i;
+  return numInterleavings;
 }
 
 function arrivalOrders(q: number, kv: number): ("q" | "kv")[][] {
@@ -120,11 +121,11 @@ function interleaveSteps(
   { queries, keys }: ScheduleOptions,
 ): Step[] {
   const steps: Step[] = [];
-  const queriesPosted = new Array<number>(queries).fill(0);
-  const keysPosted = new Array<number>(keys).fill(0);
+  const numPostedByRow = new Array<number>(queries).fill(0);
+  const numPostedByColumn = new Array<number>(keys).fill(0);
   let numPosted = 0;
   const isComplete = ({ kind, offset }: ChunkTransfer) =>
-    (kind !== "out" || queriesPosted[offset] === keys) && (kind !== "dkv" || keysPosted[offset] === queries);
+    (kind !== "out" || numPostedByRow[offset] === keys) && (kind !== "dkv" || numPostedByColumn[offset] === queries);
   const postBatch = () => {
     for (; numPosted < batches.length && batches[numPosted]!.moves.every(isComplete); numPosted++)
       steps.push(batches[numPosted]!);
@@ -132,8 +133,8 @@ function interleaveSteps(
   postBatch();
   for (const block of blocks) {
     steps.push(block);
-    queriesPosted[block.x]!++;
-    keysPosted[block.y]!++;
+    numPostedByRow[block.x]!++;
+    numPostedByColumn[block.y]!++;
     postBatch();
   }
   return steps;
@@ -211,10 +212,11 @@ export interface ScheduleChoice {
  * one computes chunk by chunk, behind its transfers as well as it can.
  */
 export function chooseSchedule({ schedule, queries, keys, halfSpeedRows }: ScheduleChoice): ScheduleName {
-  const loss = (n: number, m: number) => (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
+  const slowdown = (n: number, m: number) =>
+    (1 + halfSpeedRows / Math.max(1, n)) * (1 + halfSpeedRows / Math.max(1, m));
   const { transfer, compute, makespan } = schedule;
-  const fusedTime = transfer + compute * loss(queries.chunks * queries.rows, keys.chunks * keys.rows);
+  const fusedTime = transfer + compute * slowdown(queries.chunks * queries.rows, keys.chunks * keys.rows);
   const makespanRatio = makespan / Math.max(transfer, compute);
-  const overlappedTime = makespanRatio * Math.max(transfer, compute * loss(queries.rows, keys.rows));
+  const overlappedTime = makespanRatio * Math.max(transfer, compute * slowdown(queries.rows, keys.rows));
   return fusedTime <= overlappedTime ? "fused" : "overlapped";
 }

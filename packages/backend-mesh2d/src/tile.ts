@@ -62,9 +62,9 @@ export function createTile(grid: Grid, rank: number, dependencies: DependencyTab
   const { rows, columns } = grid;
   const { needsCompute, queryRows, keyRows } = dependencies;
   const needsQueries = (tileRank: number, of: number) =>
-    anyOffset(rows, (y) => needsCompute(of, keyOwner(grid, tileRank, y)));
+    someOffset(rows, (y) => needsCompute(of, keyOwner(grid, tileRank, y)));
   const needsKeys = (tileRank: number, of: number) =>
-    anyOffset(columns, (x) => needsCompute(queryOwner(grid, tileRank, x), of));
+    someOffset(columns, (x) => needsCompute(queryOwner(grid, tileRank, x), of));
   const queries = createPeers(rank, columns, { at: (x) => queryOwner(grid, rank, x), isRequired: needsQueries });
   const keys = createPeers(rank, rows, { at: (y) => keyOwner(grid, rank, y), isRequired: needsKeys });
   return { rank, needsCompute, queries: { ...queries, rows: queryRows }, keys: { ...keys, rows: keyRows } };
@@ -92,25 +92,25 @@ export class TileCache {
 export function unionOfPeers(tiles: readonly TilePeers[]): TilePeers {
   const [first, ...otherTiles] = tiles;
   if (otherTiles.length === 0) return first!;
-  const any = (of: (peers: TilePeers) => TilePeers["sources"]) =>
+  const firstDefinedRanks = (of: (peers: TilePeers) => TilePeers["sources"]) =>
     of(first!).map(
       (rank, offset) => rank ?? otherTiles.map((peers) => of(peers)[offset]).find((peerRank) => peerRank !== undefined),
     );
   return {
-    sources: any(({ sources }) => sources),
-    destinations: any(({ destinations }) => destinations),
+    sources: firstDefinedRanks(({ sources }) => sources),
+    destinations: firstDefinedRanks(({ destinations }) => destinations),
     rows: (rank) => first!.rows(rank),
   };
 }
 
-interface TileAxisLine {
+interface GridLine {
   /** The rank at an offset from this one. */
   at(offset: number): number;
   /** Whether one rank computes on the chunk of another. */
-  isRequired(who: number, of: number): boolean;
+  isRequired(consumer: number, producer: number): boolean;
 }
 
-function createPeers(rank: number, length: number, { at, isRequired }: TileAxisLine): Omit<TilePeers, "rows"> {
+function createPeers(rank: number, length: number, { at, isRequired }: GridLine): Omit<TilePeers, "rows"> {
   const sources: (number | undefined)[] = [];
   const destinations: (number | undefined)[] = [];
   for (let offset = 0; offset < length; offset++) {
@@ -121,7 +121,7 @@ function createPeers(rank: number, length: number, { at, isRequired }: TileAxisL
   return { sources, destinations };
 }
 
-function anyOffset(length: number, is: (offset: number) => boolean): boolean {
+function someOffset(length: number, is: (offset: number) => boolean): boolean {
   for (let offset = 0; offset < length; offset++) if (is(offset)) return true;
   return false;
 }

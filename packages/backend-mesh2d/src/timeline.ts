@@ -127,20 +127,20 @@ class TileProgress {
   readonly #options: ScheduleOptions;
   readonly #rule: SchedulingRule;
   /** The offset of the next move of each kind. */
-  readonly #nextOffset: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
+  readonly #nextOffsetByKind: Record<ChunkTransfer["kind"], number> = { q: 1, kv: 1, out: 1, dkv: 1 };
   /** Rows and columns that this rank holds, the local ones included. */
-  #heldRows = 1;
-  #heldColumns = 1;
+  #numHeldRows = 1;
+  #numHeldColumns = 1;
   readonly #remainingBlocks: Block[];
-  readonly #completedByRow: number[];
-  readonly #completedByColumn: number[];
+  readonly #numCompletedByRow: number[];
+  readonly #numCompletedByColumn: number[];
 
   constructor(options: ScheduleOptions, rule: SchedulingRule) {
     this.#options = options;
     this.#rule = rule;
     this.#remainingBlocks = sortBlocks(options, rule);
-    this.#completedByRow = new Array<number>(options.queries).fill(0);
-    this.#completedByColumn = new Array<number>(options.keys).fill(0);
+    this.#numCompletedByRow = new Array<number>(options.queries).fill(0);
+    this.#numCompletedByColumn = new Array<number>(options.keys).fill(0);
   }
 
   /** The moves to begin now, together; none if none can. */
@@ -157,10 +157,10 @@ class TileProgress {
     return axisBatches.flatMap(({ moves }) => moves);
   }
 
-  #tryAddTransfer(axisBatch: AxisBatch, limit: number): boolean {
+  #tryAddTransfer(axisBatch: AxisBatch, costLimit: number): boolean {
     const kind = this.#selectKind(axisBatch.kinds);
-    if (kind === undefined || axisBatch.cost + this.#options.costs[kind] > limit) return false;
-    axisBatch.moves.push({ kind, offset: this.#nextOffset[kind]++ });
+    if (kind === undefined || axisBatch.cost + this.#options.costs[kind] > costLimit) return false;
+    axisBatch.moves.push({ kind, offset: this.#nextOffsetByKind[kind]++ });
     axisBatch.cost += this.#options.costs[kind];
     return true;
   }
@@ -191,41 +191,41 @@ class TileProgress {
    */
   #priority(kind: ChunkTransfer["kind"]): number | undefined {
     const { queries, keys, backward, costs } = this.#options;
-    const nextOffset = this.#nextOffset[kind];
+    const nextOffset = this.#nextOffsetByKind[kind];
     switch (kind) {
       case "out":
-        return nextOffset < queries && this.#completedByRow[nextOffset] === keys
+        return nextOffset < queries && this.#numCompletedByRow[nextOffset] === keys
           ? (queries - nextOffset) * costs.out
           : undefined;
       case "dkv":
-        return backward && nextOffset < keys && this.#completedByColumn[nextOffset] === queries
+        return backward && nextOffset < keys && this.#numCompletedByColumn[nextOffset] === queries
           ? (keys - nextOffset) * costs.dkv
           : undefined;
       case "q":
-        return nextOffset < queries && this.#isRequiredNext(kind) ? this.#heldColumns / costs.q : undefined;
+        return nextOffset < queries && this.#isRequiredNext(kind) ? this.#numHeldColumns / costs.q : undefined;
       default:
-        return nextOffset < keys && this.#isRequiredNext(kind) ? this.#heldRows / costs.kv : undefined;
+        return nextOffset < keys && this.#isRequiredNext(kind) ? this.#numHeldRows / costs.kv : undefined;
     }
   }
 
   /** Whether the order of chunks, if there is one, has this kind next. */
   #isRequiredNext(kind: "q" | "kv"): boolean {
     const { chunks } = this.#rule;
-    return chunks === undefined || chunks[this.#nextOffset.q + this.#nextOffset.kv - 2] === kind;
+    return chunks === undefined || chunks[this.#nextOffsetByKind.q + this.#nextOffsetByKind.kv - 2] === kind;
   }
 
   /** The block to begin now, if both of its chunks are here. */
   takeBlock(): Block | undefined {
-    const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#heldRows && y < this.#heldColumns);
+    const index = this.#remainingBlocks.findIndex(({ x, y }) => x < this.#numHeldRows && y < this.#numHeldColumns);
     return index < 0 ? undefined : this.#remainingBlocks.splice(index, 1)[0];
   }
 
   complete(completed: ChunkTransfer | Block): void {
-    if (completed.kind === "q") this.#heldRows++;
-    else if (completed.kind === "kv") this.#heldColumns++;
+    if (completed.kind === "q") this.#numHeldRows++;
+    else if (completed.kind === "kv") this.#numHeldColumns++;
     else if (completed.kind === "block") {
-      this.#completedByRow[completed.x]!++;
-      this.#completedByColumn[completed.y]!++;
+      this.#numCompletedByRow[completed.x]!++;
+      this.#numCompletedByColumn[completed.y]!++;
     }
   }
 }

@@ -83,19 +83,26 @@ export function mesh2dTraffic(options: Mesh2DTrafficOptions): CallTraffic {
   const keyFlows = tiles.map(({ keys }) => chunkFlow(keys, rank));
   const bytes = (heads: number, width: number, storageDtype: DType): number =>
     batch * heads * width * dtypeBytes[storageDtype];
-  const [queryRow, valueRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
-  const [dq, out] = [bytes(numHeads, headDim, "float32"), bytes(numHeads, valueHeadDim, "float32")];
-  const statistic = bytes(numHeads, 1, "float32");
-  const keyRows = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, dtype));
-  const keySums = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, "float32"));
-  const keyTransfers = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyRows }));
+  const [queryBytesPerRow, valueBytesPerRow] = [bytes(numHeads, headDim, dtype), bytes(numHeads, valueHeadDim, dtype)];
+  const [dqBytesPerRow, outBytesPerRow] = [
+    bytes(numHeads, headDim, "float32"),
+    bytes(numHeads, valueHeadDim, "float32"),
+  ];
+  const statisticBytesPerRow = bytes(numHeads, 1, "float32");
+  const keyBytesPerRow = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, dtype));
+  const keySumBytesPerRow = [headDim, valueHeadDim].map((width) => bytes(numKvHeads, width, "float32"));
+  const keyTransfers = keyFlows.map((kv) => ({ ...kv, bytesPerRow: keyBytesPerRow }));
   return {
-    forward: totalTraffic([{ ...q, bytesPerRow: [queryRow] }, reverseFlow(q, [out, statistic]), ...keyTransfers]),
-    backward: totalTraffic([
-      { ...q, bytesPerRow: [queryRow, valueRow, statistic, statistic] },
-      reverseFlow(q, [dq]),
+    forward: totalTraffic([
+      { ...q, bytesPerRow: [queryBytesPerRow] },
+      reverseFlow(q, [outBytesPerRow, statisticBytesPerRow]),
       ...keyTransfers,
-      ...keyFlows.map((kv) => reverseFlow(kv, keySums)),
+    ]),
+    backward: totalTraffic([
+      { ...q, bytesPerRow: [queryBytesPerRow, valueBytesPerRow, statisticBytesPerRow, statisticBytesPerRow] },
+      reverseFlow(q, [dqBytesPerRow]),
+      ...keyTransfers,
+      ...keyFlows.map((kv) => reverseFlow(kv, keySumBytesPerRow)),
     ]),
   };
 }

@@ -51,9 +51,9 @@ export function kvTransfers(
 export interface GradientTransfers {
   readonly transfers: readonly Transfer[];
   /** Sums over the keys of the next step. */
-  readonly toNext: Chunk | undefined;
+  readonly nextStepSums: Chunk | undefined;
   /** Sums over this rank's own keys. */
-  readonly toOwner: Chunk | undefined;
+  readonly ownerSums: Chunk | undefined;
 }
 
 /** The messages that pass on the sums of `step`: at most one chunk is sent, two are received. */
@@ -68,18 +68,18 @@ export function gradientTransfers(
   const consumer = modulo(rank + step, size); // who worked on this rank's own keys at that step
   const to = sendPeer(dependencies, rank, step);
   const transfers: Transfer[] = to === undefined ? [] : sendTransfers(current, to);
-  let toNext: Chunk | undefined;
-  let toOwner: Chunk | undefined;
+  let nextStepSums: Chunk | undefined;
+  let ownerSums: Chunk | undefined;
   if (left !== consumer && sendPeer(dependencies, left, step) === rank) {
-    toNext = buffers.slot("arriving", own.tensors, keyRows(modulo(left - step, size)));
-    transfers.push(...recvTransfers(toNext, left));
+    nextStepSums = buffers.slot("arriving", own.tensors, keyRows(modulo(left - step, size)));
+    transfers.push(...recvTransfers(nextStepSums, left));
   }
   if (sendPeer(dependencies, consumer, step) === rank) {
     // Both arrive at once under masks with gaps only: in a full ring owners receive after the last step, when nothing goes on.
-    toOwner = buffers.slot(toNext ? "receive buffer" : "arriving", own.tensors, keyRows(rank));
-    transfers.push(...recvTransfers(toOwner, consumer));
+    ownerSums = buffers.slot(nextStepSums ? "receive buffer" : "arriving", own.tensors, keyRows(rank));
+    transfers.push(...recvTransfers(ownerSums, consumer));
   }
-  return { transfers, toNext, toOwner };
+  return { transfers, nextStepSums, ownerSums };
 }
 
 /** Whether any other rank receives the chunk of `rank`. */

@@ -55,12 +55,12 @@ function balancedRowCount(call: ShardedAttentionCall, from: Coordinate): number 
   const countPairs = (rows: number) =>
     visiblePairsUnchecked(queries, spansOfRowsUnchecked(keys, [{ start: 0, length: rows }]), mask);
   const rows = spansLength(keys);
-  const halfOfPairs = countPairs(rows) / 2;
+  const targetPairs = countPairs(rows) / 2;
   let [low, high] = [1, Math.floor(rows / SPLIT_MULTIPLE) - 1];
-  if (halfOfPairs === 0 || high < low) return undefined;
+  if (targetPairs === 0 || high < low) return undefined;
   while (low < high) {
     const middle = Math.floor((low + high) / 2);
-    if (countPairs(middle * SPLIT_MULTIPLE) < halfOfPairs) low = middle + 1;
+    if (countPairs(middle * SPLIT_MULTIPLE) < targetPairs) low = middle + 1;
     else high = middle;
   }
   return low * SPLIT_MULTIPLE;

@@ -237,8 +237,8 @@ export function* rotateGradients(
       } else yield wholeStep; // compute
       work?.wait(); // wait
       work = undefined;
-      accumulate(sums, pendingTransfers?.toNext);
-      accumulate(ownSums, pendingTransfers?.toOwner);
+      accumulate(sums, pendingTransfers?.nextStepSums);
+      accumulate(ownSums, pendingTransfers?.ownerSums);
       pendingTransfers = gradientTransfers(dependencies, rank, step, { own: ownSums, current: sums, buffers });
       work = postTransfers(group, pendingTransfers.transfers, label); // send
       if (step === size - 1 && remainingStep !== undefined) yield remainingStep; // compute
@@ -246,7 +246,7 @@ export function* rotateGradients(
   } finally {
     work?.wait();
   }
-  accumulate(ownSums, pendingTransfers?.toOwner);
+  accumulate(ownSums, pendingTransfers?.ownerSums);
 }
 
 /** Some rows of a step, as views that `buffers` own. */

@@ -58,15 +58,19 @@ export function ringTraffic(options: RingTrafficOptions): CallTraffic {
   const dependencies = dependencyTable({ axis, size, inner }, call, from);
   const rank = from[axis]!;
   const received = receivedRows(dependencies, rank);
-  const ownSends = originatedRows(dependencies, rank);
-  const kv = [width * dtypeBytes[dtype], valueWidth * dtypeBytes[dtype]];
-  const sums = [width * dtypeBytes.float32, valueWidth * dtypeBytes.float32];
+  const ownSentRows = originatedRows(dependencies, rank);
+  const kvBytesPerRow = [width * dtypeBytes[dtype], valueWidth * dtypeBytes[dtype]];
+  const sumBytesPerRow = [width * dtypeBytes.float32, valueWidth * dtypeBytes.float32];
   const left = modulo(rank - 1, dependencies.size);
-  const forward: ChunkFlow = { bytesPerRow: kv, sent: [...forwardedRows(dependencies, rank), ...ownSends], received };
+  const forward: ChunkFlow = {
+    bytesPerRow: kvBytesPerRow,
+    sent: [...forwardedRows(dependencies, rank), ...ownSentRows],
+    received,
+  };
   const gradients = {
-    bytesPerRow: sums,
+    bytesPerRow: sumBytesPerRow,
     sent: received,
-    received: [...forwardedRows(dependencies, left), ...ownSends],
+    received: [...forwardedRows(dependencies, left), ...ownSentRows],
   };
   return { forward: totalTraffic([forward]), backward: totalTraffic([forward, gradients]) };
 }

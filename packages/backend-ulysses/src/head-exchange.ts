@@ -37,10 +37,10 @@ export interface ShardSizes {
 /** The splits of queries, and of keys and values, among the ranks of a sequence-parallel group. */
 export function shardSizes(dependencies: DependencyTable, counts: HeadCounts): Record<keyof HeadShard, ShardSizes> {
   const { size, queryRows, keyRows } = dependencies;
-  const shares = headShards(counts, size);
+  const shards = headShards(counts, size);
   return {
-    queries: { rows: shares.map((_, rank) => queryRows(rank)), heads: shares.map(({ queries }) => queries) },
-    keys: { rows: shares.map((_, rank) => keyRows(rank)), heads: shares.map(({ keys }) => keys) },
+    queries: { rows: shards.map((_, rank) => queryRows(rank)), heads: shards.map(({ queries }) => queries) },
+    keys: { rows: shards.map((_, rank) => keyRows(rank)), heads: shards.map(({ keys }) => keys) },
   };
 }
 
@@ -56,9 +56,9 @@ export function headShards({ numHeads, numKvHeads }: HeadCounts, size: number): 
     const first = rank * baseCount + Math.min(rank, remainder);
     const count = baseCount + (rank < remainder ? 1 : 0);
     if (count === 0) return { queries: { first: 0, count }, keys: { first: 0, count } };
-    const firstKey = Math.floor(first / queriesPerKvHead);
+    const firstKvHead = Math.floor(first / queriesPerKvHead);
     const end = Math.floor((first + count - 1) / queriesPerKvHead) + 1;
-    return { queries: { first, count }, keys: { first: firstKey, count: end - firstKey } };
+    return { queries: { first, count }, keys: { first: firstKvHead, count: end - firstKvHead } };
   });
 }
 
@@ -74,14 +74,14 @@ export function groupedQueryParts({ numHeads, numKvHeads }: HeadCounts, { querie
     const end = Math.min(queries.count, (keys.first + key + 1) * queriesPerKvHead - queries.first);
     const lastPart = parts.at(-1);
     if (lastPart && lastPart.queries.count === (end - begin) * lastPart.keys.count)
-      parts[parts.length - 1] = extendByKeyHead(lastPart, end);
+      parts[parts.length - 1] = extendByKvHead(lastPart, end);
     else parts.push({ queries: { first: begin, count: end - begin }, keys: { first: key, count: 1 } });
   }
   return parts;
 }
 
 /** The part with one more KV head, and the query heads before `end`. */
-function extendByKeyHead({ queries, keys }: HeadShard, end: number): HeadShard {
+function extendByKvHead({ queries, keys }: HeadShard, end: number): HeadShard {
   return {
     queries: { first: queries.first, count: end - queries.first },
     keys: { first: keys.first, count: keys.count + 1 },

@@ -61,18 +61,22 @@ export function ulyssesTraffic(options: UlyssesTrafficOptions): CallTraffic {
   if (dependencies.isEmpty) return { forward: totalTraffic([]), backward: totalTraffic([]) };
   const splits = shardSizes(dependencies, settings);
   const rank = call.at[axis]!;
-  const [row, valueRow] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
-  const [sum, valueSum] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
-  const statistic = batch * dtypeBytes.float32;
+  const [rowBytes, valueRowBytes] = [batch * headDim * dtypeBytes[dtype], batch * valueHeadDim * dtypeBytes[dtype]];
+  const [sumBytes, valueSumBytes] = [batch * headDim * dtypeBytes.float32, batch * valueHeadDim * dtypeBytes.float32];
+  const statisticBytes = batch * dtypeBytes.float32;
   const queries = (...bytes: number[]) => rowsToHeads(splits.queries, rank, bytes);
   const keys = (...bytes: number[]) => rowsToHeads(splits.keys, rank, bytes);
   return {
-    forward: totalTraffic([queries(row), keys(row, valueRow), reverseFlow(queries(), [valueSum, statistic])]),
+    forward: totalTraffic([
+      queries(rowBytes),
+      keys(rowBytes, valueRowBytes),
+      reverseFlow(queries(), [valueSumBytes, statisticBytes]),
+    ]),
     backward: totalTraffic([
-      queries(row, valueRow, statistic, statistic),
-      keys(row, valueRow),
-      reverseFlow(queries(), [sum]),
-      reverseFlow(keys(), [sum, valueSum]),
+      queries(rowBytes, valueRowBytes, statisticBytes, statisticBytes),
+      keys(rowBytes, valueRowBytes),
+      reverseFlow(queries(), [sumBytes]),
+      reverseFlow(keys(), [sumBytes, valueSumBytes]),
     ]),
   };
 }

@@ -113,9 +113,9 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     const group = ctx.mesh.group(axis);
     const counts = { numHeads: call.q.shape[1]!, numKvHeads: k.shape[1]! };
     const splits = shardSizes(dependencies, counts);
-    const headShare = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
+    const headShard = { queries: splits.queries.heads[group.rank]!, keys: splits.keys.heads[group.rank]! };
     const coordinates = { at: omitAxes(call.at, [axis]), from: omitAxes(from, [axis]) };
-    const heads = { parts: groupedQueryParts(counts, headShare), firstHead: headShare.queries.first };
+    const heads = { parts: groupedQueryParts(counts, headShard), firstHead: headShard.queries.first };
     return { ctx, inner, group, label: `ulysses(${axis})`, splits, ...heads, ...coordinates };
   }
 }

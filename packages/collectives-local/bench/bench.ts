@@ -15,13 +15,17 @@ interface Rank {
 }
 
 /** Posts `count` operations on these ranks; the best seconds per operation of several rounds. */
-async function timePerOperation(ranks: readonly Rank[], count: number, post: (rank: Rank) => void): Promise<number> {
+async function timePerOperation(
+  ranks: readonly Rank[],
+  operationCount: number,
+  post: (rank: Rank) => void,
+): Promise<number> {
   let bestSeconds = Number.POSITIVE_INFINITY;
   for (let round = 0; round < rounds; round++) {
     const start = performance.now();
-    for (let i = 0; i < count; i++) for (const rank of ranks) post(rank);
+    for (let i = 0; i < operationCount; i++) for (const rank of ranks) post(rank);
     await Promise.all(ranks.map(({ device }) => device.stream.synchronize()));
-    bestSeconds = Math.min(bestSeconds, (performance.now() - start) / 1000 / count);
+    bestSeconds = Math.min(bestSeconds, (performance.now() - start) / 1000 / operationCount);
   }
   return bestSeconds;
 }
@@ -44,12 +48,12 @@ async function measure(ranks: readonly Rank[], where: string): Promise<void> {
     group.allReduce(smallBuffers.get(device)!, "max").wait(),
   );
   report("allReduce.8B", { microseconds: allReduceSeconds * 1e6 });
-  const bytes = 4 * elementsPerBuffer;
+  const bufferBytes = 4 * elementsPerBuffer;
   const oneWaySeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
     const [sendBuffer, receiveBuffer] = buffers.get(device)!;
     group.sendRecv([group.rank === 0 ? { tensor: sendBuffer!, to: 1 } : { tensor: receiveBuffer!, from: 0 }]).wait();
   });
-  report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bytes / oneWaySeconds / 1e9 });
+  report("sendRecv.4MiB.oneWay", { gigabytesPerSecond: bufferBytes / oneWaySeconds / 1e9 });
   const exchangeSeconds = await timePerOperation(ranks, 40, ({ group, device }) => {
     const [sendBuffer, receiveBuffer] = buffers.get(device)!;
     const peer = 1 - group.rank;
@@ -60,7 +64,7 @@ async function measure(ranks: readonly Rank[], where: string): Promise<void> {
       ])
       .wait();
   });
-  report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bytes / exchangeSeconds / 1e9 });
+  report("sendRecv.4MiB.exchange", { gigabytesPerSecondEachWay: bufferBytes / exchangeSeconds / 1e9 });
   const largeAllReduceSeconds = await timePerOperation(ranks, 40, ({ group, device }) =>
     group.allReduce(buffers.get(device)![0]!, "max").wait(),
   );

@@ -26,7 +26,7 @@ interface LocalAddon {
   open(): number;
 }
 
-const path = findAddon("mosaic_collectives_local", import.meta.url);
+const addonPath = findAddon("mosaic_collectives_local", import.meta.url);
 let cachedAddon: LocalAddon | undefined;
 
 /** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
@@ -34,7 +34,7 @@ function loadTransport(): LocalAddon {
   cachedAddon ??= loadAddon<LocalAddon>({
     packageName: "@mosaic/collectives-local",
     description: "the shared-memory transport",
-    path,
+    path: addonPath,
     protocol: 2, // `kBindingVersion` in native/addon.cc
     requirements: "g++ and CMake",
   });

@@ -126,9 +126,9 @@ function rankOptions(connectOptions: ConnectOptions, settings: UcxSettings): Omi
   return { ...connectOptions, connectTimeout, openTransport: () => openTransport(devices, ports) };
 }
 
-function isPortRange(text: string): boolean {
-  const [first = 0, last = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(text)?.slice(1) ?? []).map(Number);
-  return first >= 1 && first <= last && last <= 65_535;
+function isPortRange(portRange: string): boolean {
+  const [firstPort = 0, lastPort = 0] = (/^(\d{1,5})-(\d{1,5})$/.exec(portRange)?.slice(1) ?? []).map(Number);
+  return firstPort >= 1 && firstPort <= lastPort && lastPort <= 65_535;
 }
 
 /** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */

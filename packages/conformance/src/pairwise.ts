@@ -18,22 +18,22 @@ export type Combination<F extends Factors> = { readonly [Name in keyof F]: F[Nam
  */
 export function pairwise<const F extends Factors>(factors: F): Combination<F>[] {
   const names = Object.keys(factors);
-  const uncovered = new Set<string>();
+  const uncoveredPairs = new Set<string>();
   for (const [i, factorName] of names.entries()) {
     for (const otherName of names.slice(i + 1)) {
       for (const a of factors[factorName]!.keys())
-        for (const b of factors[otherName]!.keys()) uncovered.add(pairKey([factorName, a], [otherName, b]));
+        for (const b of factors[otherName]!.keys()) uncoveredPairs.add(pairKey([factorName, a], [otherName, b]));
     }
   }
   const rows: Combination<F>[] = [];
-  while (uncovered.size > 0) {
-    const [first] = uncovered;
+  while (uncoveredPairs.size > 0) {
+    const [first] = uncoveredPairs;
     const row = new Map<string, number>(JSON.parse(first!) as [string, number][]);
     for (const name of names)
-      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncovered }));
+      if (!row.has(name)) row.set(name, bestParameterValue(name, factors[name]!.length, { row, uncoveredPairs }));
     const chosenValues = [...row];
     for (const [i, chosenValue] of chosenValues.entries())
-      for (const otherValue of chosenValues.slice(i + 1)) uncovered.delete(pairKey(chosenValue, otherValue));
+      for (const otherValue of chosenValues.slice(i + 1)) uncoveredPairs.delete(pairKey(chosenValue, otherValue));
     const levels = names.map((name) => [name, factors[name]![row.get(name)!]]);
     rows.push(Object.fromEntries(levels) as Combination<F>);
   }
@@ -51,10 +51,10 @@ function pairKey(a: ParameterValue, b: ParameterValue): string {
 function bestParameterValue(
   name: string,
   count: number,
-  { row, uncovered }: { readonly row: ReadonlyMap<string, number>; readonly uncovered: ReadonlySet<string> },
+  { row, uncoveredPairs }: { readonly row: ReadonlyMap<string, number>; readonly uncoveredPairs: ReadonlySet<string> },
 ): number {
   const countNewPairs = (level: number): number =>
-    [...row].filter((other) => uncovered.has(pairKey([name, level], other))).length;
+    [...row].filter((other) => uncoveredPairs.has(pairKey([name, level], other))).length;
   const levels = Array.from({ length: count }, (_, level) => level);
   return levels.reduce((bestLevel, level) => (countNewPairs(level) > countNewPairs(bestLevel) ? level : bestLevel), 0);
 }

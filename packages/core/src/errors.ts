@@ -143,10 +143,10 @@ function findHint(text: string): string | undefined {
   }
   // Of two calls that differ: whether their rows, queries or keys have different lengths.
   const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
-  const lengthsDiffer = lengths.some(([, kind, length]) =>
+  const haveDifferentLengths = lengths.some(([, kind, length]) =>
     lengths.some((each) => each[1] === kind && each[2] !== length),
   );
-  if (!lengthsDiffer) return undefined;
+  if (!haveDifferentLengths) return undefined;
   return "if shards are unequal, pass sequenceLength to the module";
 }
 

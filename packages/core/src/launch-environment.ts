@@ -63,7 +63,7 @@ const slurm: LauncherVariables = {
 /** SLURM numbers batch scripts and interactive shells as steps from here on; no srun has started their process. */
 const FIRST_SPECIAL_STEP = 0xffff_fff0;
 /** Below the ports that systems give to outgoing connections. */
-const SLURM_PORTS = { first: 20_000, count: 12_000 } as const;
+const SLURM_PORT_RANGE = { first: 20_000, count: 12_000 } as const;
 
 /**
  * The place of this process in its job: as mosaic-run and torchrun set it (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -208,7 +208,7 @@ function endpointPort(env: EnvironmentVariables): number | undefined {
   if (!isSlurmStep(env)) return undefined;
   // Steps of one job, and jobs in a row, that share a host get different ports.
   const stepNumber = 64 * (parseInteger("SLURM_JOB_ID", env) ?? 0) + (parseInteger("SLURM_STEP_ID", env) ?? 0);
-  return SLURM_PORTS.first + (stepNumber % SLURM_PORTS.count);
+  return SLURM_PORT_RANGE.first + (stepNumber % SLURM_PORT_RANGE.count);
 }
 
 function slurmRestarts(env: EnvironmentVariables): number {

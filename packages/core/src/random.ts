@@ -53,9 +53,9 @@ export type RandOptions = OptionsOf<typeof randOptions>;
  * @throws OptionError for a mean or std that is not finite, a negative std, or a seed that is no integer ≥ 0.
  */
 export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions): Tensor {
-  const { mean, std, dtype, ...draw } = randnOptions.parse(options);
+  const { mean, std, dtype, ...randomOptions } = randnOptions.parse(options);
   const device = resolveDevice(on, "randn");
-  const from = resolveRandomStream(on, draw);
+  const from = resolveRandomStream(on, randomOptions);
   const out = allocate(device, { shape, dtype, where: "randn" });
   device.kernels.random(out, { kind: "normal", mean, std, ...from });
   return out;
@@ -63,10 +63,10 @@ export function randn(on: DeviceOrContext, shape: Shape, options?: RandnOptions)
 
 /** Uniformly distributed numbers in [low, high), by default [0, 1). Seeds as in `randn`. OptionError unless low ≤ high are finite. */
 export function rand(on: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
-  const { low, high, dtype, ...draw } = randOptions.parse(options);
+  const { low, high, dtype, ...randomOptions } = randOptions.parse(options);
   checkDistribution("rand", { kind: "uniform", low, high });
   const device = resolveDevice(on, "rand");
-  const from = resolveRandomStream(on, draw);
+  const from = resolveRandomStream(on, randomOptions);
   const out = allocate(device, { shape, dtype, where: "rand" });
   device.kernels.random(out, { kind: "uniform", low, high, ...from });
   return out;

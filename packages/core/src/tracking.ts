@@ -9,20 +9,20 @@ export interface TrackedTensor extends Disposable {
 export class TensorTracker {
   /** The first `#count` are tensors: a tracker that is used again and again keeps its array. */
   #tensors: (TrackedTensor | undefined)[] = [];
-  #count = 0;
+  #numTensors = 0;
   #compactThreshold = 64;
 
   add(tensor: TrackedTensor): void {
     tensor.owner = this;
-    if (this.#count === this.#compactThreshold) this.#compact();
-    this.#tensors[this.#count++] = tensor;
+    if (this.#numTensors === this.#compactThreshold) this.#compact();
+    this.#tensors[this.#numTensors++] = tensor;
   }
 
   /** Drops what is no longer this tracker's: a loop in a scope must not grow a list of what it disposed itself. */
   #compact(): void {
     this.#tensors = this.#liveTensors();
-    this.#count = this.#tensors.length;
-    this.#compactThreshold = Math.max(64, 2 * this.#count);
+    this.#numTensors = this.#tensors.length;
+    this.#compactThreshold = Math.max(64, 2 * this.#numTensors);
   }
 
   #liveTensors(): TrackedTensor[] {
@@ -31,7 +31,7 @@ export class TensorTracker {
 
   /** Disposes every tensor that is still this tracker's, the last first, as `using` would. */
   release(): void {
-    for (let i = this.#count - 1; i >= 0; i--) {
+    for (let i = this.#numTensors - 1; i >= 0; i--) {
       const tensor = this.#tensors[i]!;
       if (tensor.owner !== this || tensor.isDisposed) continue;
       tensor[Symbol.dispose]();
@@ -48,8 +48,8 @@ export class TensorTracker {
 
   /** Leaves every tensor to its holder. */
   untrackAll(): void {
-    for (let i = 0; i < this.#count; i++) this.#tensors[i] = undefined;
-    this.#count = 0;
+    for (let i = 0; i < this.#numTensors; i++) this.#tensors[i] = undefined;
+    this.#numTensors = 0;
   }
 }
 

@@ -43,8 +43,8 @@ const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gi
  */
 export function createProject({ directory, template }: ProjectOptions): string {
   if (typeof template !== "string" || !Object.hasOwn(templates, template)) {
-    const names = Object.keys(templates).join(", ");
-    throw new CreateError(`createProject: template: expected one of ${names}, received ${String(template)}`);
+    const templateNames = Object.keys(templates).join(", ");
+    throw new CreateError(`createProject: template: expected one of ${templateNames}, received ${String(template)}`);
   }
   if (typeof directory !== "string" || directory === "") {
     throw new CreateError(`createProject: directory: expected a path, received ${String(directory)}`);
@@ -54,7 +54,8 @@ export function createProject({ directory, template }: ProjectOptions): string {
     throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
   }
   mkdirSync(path, { recursive: true });
-  for (const source of ["shared", template]) cpSync(join(packageRoot, "templates", source), path, { recursive: true });
+  for (const sourceName of ["shared", template])
+    cpSync(join(packageRoot, "templates", sourceName), path, { recursive: true });
   for (const [packagedName, projectName] of Object.entries(PUBLISHED_FILE_NAMES)) {
     renameSync(join(path, packagedName), join(path, projectName));
   }

@@ -62,10 +62,10 @@ function checkThreadCount(value: number | string, where: string): number {
 }
 
 /** Text is a variable's: a message shows it as it is written there. */
-function checkBytes(input: number | string, where: string): number {
-  const value = typeof input === "number" || typeof input === "string" ? Number(input) : Number.NaN;
+function checkBytes(byteCount: number | string, where: string): number {
+  const value = typeof byteCount === "number" || typeof byteCount === "string" ? Number(byteCount) : Number.NaN;
   if (Number.isSafeInteger(value) && value > 0) return value;
-  throw optionError(where, "an integer ≥ 1", formatValue(input));
+  throw optionError(where, "an integer ≥ 1", formatValue(byteCount));
 }
 
 function optionError(where: string, expected: string, received: string): OptionError {
@@ -139,13 +139,13 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
   readonly instructionSet: Isa;
 
   constructor(options?: CpuOptions) {
-    const { index, threads, memoryLimit: limit } = cpuOptions.parse(options);
+    const { index, threads, memoryLimit: memoryLimitOption } = cpuOptions.parse(options);
     const count = threadCount(threads);
     const isa = instructionSets()[0]!;
     const addon = getAddon();
     const handle = new NativeHandle(addon, {
       name: `cpu:${index}`,
-      options: [count, memoryLimit(limit)],
+      options: [count, memoryLimit(memoryLimitOption)],
       ...(addon.native.guardsEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
       remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
     });

@@ -12,8 +12,8 @@ namespace ladder {
 using namespace mosaic::cuda;
 
 constexpr int kGroupRows = 64, kGroupKeys = 128;
-constexpr int kGroupTile = kPanelsBytes<kGroupKeys, kColumns>, kGroupStage = 2 * kGroupTile;
-constexpr unsigned kGroupBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStage + 16) + 8;
+constexpr int kGroupTileBytes = kPanelsBytes<kGroupKeys, kColumns>, kGroupStageBytes = 2 * kGroupTileBytes;
+constexpr unsigned kGroupBytes = kPanelsBytes<kGroupRows, kColumns> + kStages * (kGroupStageBytes + 16) + 8;
 
 struct MappedProblem {
   TensorMap q, k, v;  // boxes of kGroupRows, and of kGroupKeys
@@ -24,16 +24,16 @@ struct MappedProblem {
 DEVICE void warpgroups(const MappedProblem& mapped) {
   const Problem& p = mapped.base;
   const SharedAddress q = sharedBase(), stages = q + kPanelsBytes<kGroupRows, kColumns>;
-  const SharedAddress ownFull = stages + kStages * kGroupStage;
-  const TmaPipeline<kGroupStage> pipeline{stages, ownFull + 8};
+  const SharedAddress ownFull = stages + kStages * kGroupStageBytes;
+  const TmaPipeline<kGroupStageBytes> pipeline{stages, ownFull + 8};
   initBlockBarrier(ownFull, [&] { pipeline.init(1, 4); });
 
   const int row0 = blockIdx.x * kGroupRows, steps = (p.keys + kGroupKeys - 1) / kGroupKeys;
   const auto start = [&](int step) {
     if (threadIdx.x != 0 || step >= steps) return;
     pipeline.producerAcquire(step);
-    const SharedAddress fullBarrier = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTile;
-    arriveExpectTx(fullBarrier, kGroupStage);
+    const SharedAddress fullBarrier = pipeline.fullBarrier(step), k = pipeline.tile(step), v = k + kGroupTileBytes;
+    arriveExpectTx(fullBarrier, kGroupStageBytes);
     loadPanels<kGroupKeys, kColumns>(k, mapped.k, {0, step * kGroupKeys, 0, 0}, fullBarrier);
     loadPanels<kGroupKeys, kColumns>(v, mapped.v, {0, step * kGroupKeys, 0, 0}, fullBarrier);
   };
@@ -65,7 +65,7 @@ DEVICE void warpgroups(const MappedProblem& mapped) {
     scaleRows(acc, decay);
     packRows<bf16>(weights, s);
     fenceWgmma();
-    startMatmul<bf16>(acc, weights, pipeline.tile(step) + kGroupTile);
+    startMatmul<bf16>(acc, weights, pipeline.tile(step) + kGroupTileBytes);
     commitWgmma();
     waitWgmma<0>(acc);
     pipeline.consumerRelease(step);

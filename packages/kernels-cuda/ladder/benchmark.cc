@@ -38,7 +38,7 @@ struct Inputs {
 
 /// ‖out − reference‖ / ‖reference‖, the reference in float64.
 double relativeError(const Inputs& x) {
-  double difference = 0, squaredNorm = 0;
+  double squaredDifference = 0, squaredNorm = 0;
   for (int i = 0; i < x.rows; i++) {
     std::vector<double> weight(static_cast<size_t>(x.keys)), expected(kColumns);
     double sum = 0;
@@ -50,11 +50,11 @@ double relativeError(const Inputs& x) {
     }
     for (int c = 0; c < kColumns; c++) {
       for (int j = 0; j < x.keys; j++) expected[c] += weight[j] / sum * widen<bf16>(x.v[j * kColumns + c]);
-      difference += std::pow(x.out[i * kColumns + c] - expected[c], 2);
+      squaredDifference += std::pow(x.out[i * kColumns + c] - expected[c], 2);
       squaredNorm += expected[c] * expected[c];
     }
   }
-  return std::sqrt(difference / squaredNorm);
+  return std::sqrt(squaredDifference / squaredNorm);
 }
 
 ladder::Problem makeProblem(Inputs& x) {

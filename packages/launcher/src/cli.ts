@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-import { rankVariables, rankEnvironment } from "./environment.ts";
+import { rankVariables, createRankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import { AgentStdin } from "./hosts/agent-stdin.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
@@ -42,7 +42,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const plan = resolvePlan(options);
   if (values.flag("dry-run")) {
     const dryRunResult = dryRun(plan, sources);
-    return print(settings.json ? `${JSON.stringify(dryRunResult)}\n` : dryRunText(dryRunResult));
+    return print(settings.json ? `${JSON.stringify(dryRunResult)}\n` : formatDryRun(dryRunResult));
   }
   if (isRedundantTask(process.env)) {
     stderr.write("mosaic-run: another task on this node starts the ranks; this task exits\n");
@@ -52,7 +52,7 @@ async function main(argv: readonly string[]): Promise<number> {
     stderr.write(
       "mosaic-run: npx, started by srun, may not forward SLURM's signals to the ranks; start node_modules/.bin/mosaic-run directly\n",
     );
-  const onEvent = plan.nodes === undefined ? consoleFor(settings, plan.nproc, color) : nodeConsole(settings, color);
+  const onEvent = plan.nodes === undefined ? createConsole(settings, plan.nproc, color) : nodeConsole(settings, color);
   const job = start({ ...options, nprocPerNode: plan.nproc, onEvent });
   agentStdin?.onSignal((name) => job.signal(name));
   const cleanups = [forwardSignals(job), stopWithNpm(job)];
@@ -108,9 +108,9 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
     { ...plan, secret },
     {
       // Agents leave out what is not to be shown; a line may come before the event that has the number of ranks.
-      event: nodeConsole(settings, color, "all"),
-      text: (host, text) => stderr.write(`[${host}] ${text}\n`),
-      message: (text) => stderr.write(`mosaic-run: ${text}\n`),
+      printEvent: nodeConsole(settings, color, "all"),
+      printLine: (host, text) => stderr.write(`[${host}] ${text}\n`),
+      printMessage: (text) => stderr.write(`mosaic-run: ${text}\n`),
     },
   );
   const cleanups = [forwardSignals(job), stopWithNpm(job)];
@@ -131,7 +131,7 @@ function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry"
   throw new UsageError("expected an entry to run: mosaic-run [options] <entry> [arguments] (mosaic-run --help)");
 }
 
-function consoleFor(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
+function createConsole(settings: ConsoleSettings, worldSize: number, color: boolean): (event: LaunchEvent) => void {
   const shownRanks = parseRanks(settings.consoleRanks, worldSize);
   if (settings.json) return jsonConsole(stdout, shownRanks);
   const columns = process.stdout.isTTY ? process.stdout.columns : undefined;
@@ -146,13 +146,13 @@ function nodeConsole(
   earlyConsoleRanks: "all" | "none" = "none",
 ): (event: LaunchEvent) => void {
   parseRanks(settings.consoleRanks, MAX_RANKS);
-  let show = consoleFor({ ...settings, consoleRanks: earlyConsoleRanks }, MAX_RANKS, color);
+  let printEvent = createConsole({ ...settings, consoleRanks: earlyConsoleRanks }, MAX_RANKS, color);
   return (event) => {
     if (event.type === "start") {
       const shownWorldSize = settings.consoleRanks === undefined ? event.worldSize : MAX_RANKS;
-      show = consoleFor(settings, shownWorldSize, color);
+      printEvent = createConsole(settings, shownWorldSize, color);
     }
-    show(event);
+    printEvent(event);
   };
 }
 
@@ -182,12 +182,12 @@ const PARENT_POLL_INTERVAL_MS = 100;
 function stopWithNpm(job: Pick<Job, "signal">): () => void {
   if (process.env.npm_config_user_agent === undefined) return () => {};
   const parentPid = process.ppid;
-  const poll = setInterval(() => {
+  const pollTimer = setInterval(() => {
     if (process.ppid === parentPid) return;
-    clearInterval(poll);
+    clearInterval(pollTimer);
     job.signal("SIGTERM");
   }, PARENT_POLL_INTERVAL_MS);
-  return () => clearInterval(poll);
+  return () => clearInterval(pollTimer);
 }
 
 function reportError(error: unknown): number {
@@ -223,7 +223,7 @@ function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): D
       localRank,
       `<logs>/attempt_0/${localRank}/error.json`,
     );
-    rankEnvironment(plan, environment);
+    createRankEnvironment(plan, environment);
     return {
       ...plan.env,
       ...environment,
@@ -241,7 +241,7 @@ function runId({ rdzvId }: LaunchPlan): string {
 }
 
 /** The description as people read it. */
-function dryRunText({ options, command, cwd, ranks }: DryRun): string {
+function formatDryRun({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
     .filter(([name]) => !["help", "version", "dry-run", "agent-stdin"].includes(name))
     .map(([name, { value, source }]) => `  ${name.padEnd(18)} ${formatValue(value).padEnd(20)} ${source}`);

@@ -7,7 +7,7 @@ import { RendezvousError, UsageError } from "./errors.ts";
 import type { EventListener } from "./job.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
 import { diagnose, type RankRecord } from "./report/diagnose.ts";
-import { portOwner } from "./report/port-owner.ts";
+import { findPortOwner } from "./report/port-owner.ts";
 import { StoreServer } from "./store/server.ts";
 
 /** A node's share of one attempt: which ranks are its own, and where the whole job meets. */
@@ -60,7 +60,7 @@ export interface Coordinator {
   /** A rank of this node has failed: those of other nodes are ended, too. */
   reportFailing(rank: number): void;
   /** No rank of this node is left. Resolves when none is on any node. */
-  endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision>;
+  endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision>;
   /** This node was signalled to end, or its timeout has passed. */
   stop(request: StopRequest): void;
   /** Ends the ranks of all nodes now. */
@@ -125,18 +125,18 @@ export class LocalCoordinator implements Coordinator {
     this.#startTime = Date.now();
     this.#store.beginAttempt(attempt);
     const { host, port, address: store } = this.#store;
-    const nodePlacement = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
+    const assignmentFields = { firstRank: 0, groupRank: 0, groupWorldSize: 1, nodeAddress: host };
     const { runId, nproc: worldSize } = this.#plan;
     const { path: agent } = this.#agent;
-    return { runId, attempt, worldSize, ...nodePlacement, host, port, store, tokenFile: this.#tokenFile, agent };
+    return { runId, attempt, worldSize, ...assignmentFields, host, port, store, tokenFile: this.#tokenFile, agent };
   }
 
   /** The agent of this node has ended the others already. */
   reportFailing(): void {}
 
-  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {
     const attempt = this.#attempt;
-    const failure = diagnose(records, { number: attempt, node: this.#plan.node }, hintOf);
+    const failure = diagnose(records, { number: attempt, node: this.#plan.node }, findHint);
     return this.#policy.decide({ attempt, uptimeMs: Date.now() - this.#startTime, failure, stop: this.#stopRequest });
   }
 
@@ -179,7 +179,7 @@ export function portError(error: unknown, port: number, option: string): UsageEr
   if (code === "EACCES")
     return new UsageError(`${option} ${port}: ports below 1024 require root; choose a port ≥ 1024`);
   if (code !== "EADDRINUSE") return undefined;
-  const owner = portOwner(port) ?? "another process";
+  const owner = findPortOwner(port) ?? "another process";
   const remedy =
     option === "--master-port" ? `omit ${option} to use any free port` : "choose a different port on all nodes";
   return new RendezvousError(`port ${port} is in use by ${owner}; ${remedy}`);

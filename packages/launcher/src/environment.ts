@@ -45,7 +45,7 @@ export function rankVariables(
 }
 
 /** A rank's whole environment: what the launcher inherited, then `--env`, then the contract, which nothing overrides. */
-export function rankEnvironment(
+export function createRankEnvironment(
   plan: LaunchPlan,
   launcherVariables: Readonly<Record<string, string>>,
   launcherEnvironment: NodeJS.ProcessEnv = process.env,

@@ -6,7 +6,7 @@ import { argument, type ArgumentKind, mismatch } from "./arguments.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
 import type { LaunchOptions } from "./job.ts";
-import { closestMatch } from "./options/closest-match.ts";
+import { findClosestMatch } from "./options/closest-match.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/endpoint.ts";
 
 /** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
@@ -73,7 +73,7 @@ function checkOptions(options: LaunchOptions): void {
   const optionNames = Object.keys(optionKinds);
   const unknownName = Object.keys(options).find((name) => !optionNames.includes(name));
   if (unknownName !== undefined) {
-    const suggestion = closestMatch(unknownName, optionNames);
+    const suggestion = findClosestMatch(unknownName, optionNames);
     const remedy =
       suggestion === undefined ? `expected one of ${optionNames.join(", ")}` : `did you mean "${suggestion}"?`;
     throw new UsageError(`launch: unknown option "${unknownName}"; ${remedy}`);
@@ -159,11 +159,14 @@ function resolveNodes(options: LaunchOptions, cwd: string): NodesPlan | undefine
     lastCallMs: checkTime("lastCallMs", options.lastCallMs ?? 5000),
     bindAny: options.bindAny ?? false,
     commandText: [options.entry, ...(options.args ?? [])].join(" ").slice(0, 500),
-    digest: commandDigest(options, cwd),
+    digest: computeCommandDigest(options, cwd),
   };
 }
 
-function commandDigest({ entry, args = [], exec, nodeArgs = [], imports = [] }: LaunchOptions, cwd: string): string {
+function computeCommandDigest(
+  { entry, args = [], exec, nodeArgs = [], imports = [] }: LaunchOptions,
+  cwd: string,
+): string {
   const hash = createHash("sha256").update(JSON.stringify([args, nodeArgs, imports, exec === true]));
   // A program may be another build on each host; its name is what must agree.
   return hash.update(exec === true ? entry : readFileSync(resolve(cwd, entry))).digest("hex");
@@ -189,16 +192,16 @@ function checkInteger(name: string, value: number, max: number = Number.MAX_SAFE
   throw new UsageError(`${name}: expected an integer from 0 to ${max}, received ${value}`);
 }
 
-function resolveProcesses(requested: number | "auto" | "cpu" | "gpu", environment: NodeJS.ProcessEnv): number {
-  if (typeof requested === "number") {
-    if (Number.isSafeInteger(requested) && requested > 0) return requested;
-    throw new UsageError(`nproc-per-node: expected a positive integer, received ${requested}`);
+function resolveProcesses(requestedProcesses: number | "auto" | "cpu" | "gpu", environment: NodeJS.ProcessEnv): number {
+  if (typeof requestedProcesses === "number") {
+    if (Number.isSafeInteger(requestedProcesses) && requestedProcesses > 0) return requestedProcesses;
+    throw new UsageError(`nproc-per-node: expected a positive integer, received ${requestedProcesses}`);
   }
-  if (requested === "cpu") return availableCpus(environment);
-  const gpus = countGpus(environment);
-  if (requested === "gpu" && gpus === 0)
+  if (requestedProcesses === "cpu") return availableCpus(environment);
+  const gpuCount = countGpus(environment);
+  if (requestedProcesses === "gpu" && gpuCount === 0)
     throw new UsageError("--nproc-per-node gpu: no NVIDIA GPU found; pass a number, auto or cpu");
-  return Math.max(1, gpus);
+  return Math.max(1, gpuCount);
 }
 
 /** Those of this process, or fewer where SLURM has given the job fewer of this node without binding it to them. */
@@ -237,8 +240,8 @@ export function countGpus(env: NodeJS.ProcessEnv, nodes: number = deviceNodes())
   if (visibleDevices === undefined) return nodes;
   const ids = visibleDevices.split(",").map((id) => id.trim());
   // CUDA stops at the first unknown id, and -1 is how users write "none".
-  const validCount = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
-  return validCount < 0 ? ids.length : validCount;
+  const firstInvalidIndex = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
+  return firstInvalidIndex < 0 ? ids.length : firstInvalidIndex;
 }
 
 /** Unknown without nodes, as under WSL. */

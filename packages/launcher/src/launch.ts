@@ -5,7 +5,7 @@ import { formatAddress } from "./agent/network.ts";
 import type { AttemptDecision, StopRequest } from "./restart-policy.ts";
 import { type Assignment, type Coordinator, LocalCoordinator } from "./coordinator.ts";
 import type { Command } from "./entry.ts";
-import { rankVariables, rankEnvironment } from "./environment.ts";
+import { rankVariables, createRankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
 import { removeExpiredLogs, temporaryLogs } from "./output/log-retention.ts";
@@ -17,7 +17,7 @@ import { OrphanGuard } from "./ranks/guard.ts";
 import { SignalProbe } from "./ranks/signal-probe.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
 import { isSlurmStep } from "./options/sources.ts";
-import { hintFor, countOomKills } from "./report/hints.ts";
+import { explainExit, countOomKills } from "./report/hints.ts";
 
 /** What schedulers read as "try again": a node was lost. */
 const EX_TEMPFAIL = 75;
@@ -58,7 +58,7 @@ export async function launch(options: LaunchOptions): Promise<Result> {
 /** Like `launch`, with a handle on the job. Throws UsageError before anything is started. */
 export function start(options: LaunchOptions): Job {
   const plan = resolvePlan(options);
-  rankEnvironment(plan, rankVariables(plan, placeholderAssignment(plan), 0, ""));
+  createRankEnvironment(plan, rankVariables(plan, placeholderAssignment(plan), 0, ""));
   const onEvent = options.onEvent ?? ((): void => {});
   const emit: EventListener = (event) => onEvent({ ...event, time: Date.now(), node: plan.node });
   const job = new RunningJob(plan, emit);
@@ -85,11 +85,11 @@ export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankV
     };
     return { runId, attempt: 0, ...rankFields, groupWorldSize: nodes.max, ...addressFields, ...secretFields };
   }
-  const numbers = { attempt: 0, worldSize: nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
+  const attemptFields = { attempt: 0, worldSize: nproc, firstRank: 0, groupRank: 0, groupWorldSize: 1 };
   const host = "127.0.0.1";
   return {
     runId,
-    ...numbers,
+    ...attemptFields,
     host,
     port: masterPort,
     store: `${host}:${masterPort}`,
@@ -244,7 +244,7 @@ class RunningJob {
       if (this.#stopRequest !== undefined) return this.#createResult(records, attempts, { stop: this.#stopRequest });
       records = await this.#agent.run(assignment);
       this.#tracedAssignment = assignment;
-      const decision = await coordinator.endAttempt(records, (record) => hintFor(record, oomKillsBefore));
+      const decision = await coordinator.endAttempt(records, (record) => explainExit(record, oomKillsBefore));
       const reportedDecision = this.#reportDecision(decision);
       if (decision.restartInMs === undefined) return this.#createResult(records, attempts, reportedDecision);
       await this.#backoff(assignment.attempt + 1, decision.restartInMs);

@@ -40,9 +40,9 @@ function recordErrors(path: string, runId: string | undefined): void {
     try {
       writeFileSync(path, JSON.stringify(errorRecord(error)));
       // A program that handles its uncaught errors goes on, and prints what it likes.
-      const printsNode =
+      const nodePrintsError =
         process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
-      if (printsNode && runId !== undefined) writeSync(2, uncaughtMark(runId));
+      if (nodePrintsError && runId !== undefined) writeSync(2, uncaughtMark(runId));
     } catch {
       // A full disk must not hide the error itself, which Node prints next.
     }

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { describe, expect, it, vi } from "vitest";
-import { editDistance, closestMatch } from "../src/options/closest-match.ts";
+import { editDistance, findClosestMatch } from "../src/options/closest-match.ts";
 import { parseCommandLine } from "../src/options/parse.ts";
 import { parseRanks, parseSettings, type Settings } from "../src/options/settings.ts";
 import { firstHost, resolveSources } from "../src/options/sources.ts";
@@ -287,8 +287,8 @@ describe("the nearest name", () => {
     const names = OPTIONS.map(({ name }) => name);
     for (const name of names.filter(({ length }) => length > 4)) {
       const at = Math.floor(name.length / 2);
-      expect(closestMatch(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
-      expect(closestMatch(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
+      expect(findClosestMatch(name.slice(0, at) + name.slice(at + 1), names)).toBe(name);
+      expect(findClosestMatch(name.slice(0, at) + name[at] + name.slice(at), names)).toBe(name);
     }
   });
 });

@@ -68,8 +68,8 @@ describe("the mark before an uncaught error", () => {
       const edges = [0, ...cuts.map((cut) => Math.min(cut, bytes.length)).toSorted((a, b) => a - b), bytes.length];
       const found = edges.slice(1).map((edge, i) => filter.push(bytes.subarray(edges[i], edge)));
       const before = Buffer.concat([...found.map((one) => one.precedingBytes), filter.end()]).toString();
-      const after = found.flatMap(({ uncaught }) => uncaught ?? []);
-      return [before, found.at(-1)?.uncaught === undefined ? undefined : Buffer.concat(after).toString()];
+      const after = found.flatMap(({ uncaughtBytes: uncaught }) => uncaught ?? []);
+      return [before, found.at(-1)?.uncaughtBytes === undefined ? undefined : Buffer.concat(after).toString()];
     };
     const mark = uncaughtMark("run-1");
     const part = fc.constantFrom("a", "é", "\u001b", "\u001b]", mark.slice(0, 9), uncaughtMark("run-2"));

@@ -9,7 +9,7 @@ import { findJob } from "../src/top/find-job.ts";
 import { Observer } from "../src/top/observer.ts";
 import { parseTopSettings } from "../src/top/options.ts";
 import { indexByRank, compareSamples, findSlowestRank, type WorldSample } from "../src/top/sample.ts";
-import { tableLines } from "../src/top/table.ts";
+import { formatTable } from "../src/top/table.ts";
 import { runNode, temporaryDir, testDir } from "./harness.ts";
 
 const seconds = (s: number): bigint => BigInt(Math.round(s * 1e9));
@@ -76,7 +76,7 @@ describe("the table", () => {
   const style = { color: false, columns: undefined, rows: undefined };
 
   it("has a row for each rank, and names the slowest below", () => {
-    expect(tableLines(sample(), { ...style, columns: 100 })).toEqual([
+    expect(formatTable(sample(), { ...style, columns: 100 })).toEqual([
       "job/local, attempt 0, 3 ranks",
       "RANK  STEP  STEP TIME  WAITING   SENT/s  RECEIVED/s   MEMORY  DEVICE  POSITION",
       "   0     7     450 ms     90 %  2.00 kB         0 B  2.00 MB     0 B  in allReduce #7 (world)",
@@ -88,12 +88,12 @@ describe("the table", () => {
 
   it("fits narrow and low terminals, and has colours where it may", () => {
     for (const columns of [20, 60, 80, 120])
-      for (const line of tableLines(sample(), { ...style, columns })) expect(line.length).toBeLessThanOrEqual(columns);
-    const low = tableLines(sample(), { ...style, rows: 5 });
+      for (const line of formatTable(sample(), { ...style, columns })) expect(line.length).toBeLessThanOrEqual(columns);
+    const low = formatTable(sample(), { ...style, rows: 5 });
     expect(low).toHaveLength(4);
     expect(low[2]).toMatch(/^ +1 /);
     expect(low[3]).toContain("2 more ranks");
-    const [, , , slowest = ""] = tableLines(sample(), { ...style, color: true });
+    const [, , , slowest = ""] = formatTable(sample(), { ...style, color: true });
     expect([slowest.slice(0, 5), slowest.slice(-4)]).toEqual(["\u001b[33m", "\u001b[0m"]);
   });
 });

@@ -31,27 +31,27 @@ export interface BytesMovedInput {
   readonly summaryDim: number;
   /** Numbers gathered for each chunk and batch element to decide about more chunks; 0 if that is not done. */
   readonly extensionWidth: number;
-  readonly edges: readonly ChunkTransfers[];
+  readonly plannedTransfers: readonly ChunkTransfers[];
   readonly useCheckpoint: boolean;
 }
 
 /** The closed forms; docs/algorithms.md. */
 export function bytesMoved(call: BytesMovedInput): BytesMoved {
-  const { chunks, batch, width, edges, dtype } = call;
-  const ranksShare = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
+  const { chunks, batch, width, plannedTransfers, dtype } = call;
+  const gatherBytesPerFeature = (chunks.ranks - 1) * chunks.perRank * batch * FLOAT_BYTES;
   const countElements = (transfers: readonly ChunkTransfer[]): number =>
     transfers.reduce((sum, { chunk, b0, b1 }) => sum + (b1 - b0) * 2 * width * chunk.length, 0);
-  const sent = edges.reduce((sum, { sends }) => sum + countElements(sends), 0);
-  const received = edges.reduce((sum, { receives }) => sum + countElements(receives), 0);
-  const key = dtypeBytes[dtype];
-  const gatherBytes = ranksShare * (call.summaryWidth + call.extensionWidth);
-  const backwardBytes = ranksShare * call.summaryDim;
-  const recomputeBytes = call.useCheckpoint ? key : 0;
+  const sent = plannedTransfers.reduce((sum, { sends }) => sum + countElements(sends), 0);
+  const received = plannedTransfers.reduce((sum, { receives }) => sum + countElements(receives), 0);
+  const elementBytes = dtypeBytes[dtype];
+  const gatherBytes = gatherBytesPerFeature * (call.summaryWidth + call.extensionWidth);
+  const backwardGatherBytes = gatherBytesPerFeature * call.summaryDim;
+  const recomputedElementBytes = call.useCheckpoint ? elementBytes : 0;
   return {
-    forward: { sent: gatherBytes + key * sent, received: gatherBytes + key * received },
+    forward: { sent: gatherBytes + elementBytes * sent, received: gatherBytes + elementBytes * received },
     backward: {
-      sent: backwardBytes + FLOAT_BYTES * received + recomputeBytes * sent,
-      received: backwardBytes + FLOAT_BYTES * sent + recomputeBytes * received,
+      sent: backwardGatherBytes + FLOAT_BYTES * received + recomputedElementBytes * sent,
+      received: backwardGatherBytes + FLOAT_BYTES * sent + recomputedElementBytes * received,
     },
     ring: ringBytes(call),
   };

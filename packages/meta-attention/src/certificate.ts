@@ -68,16 +68,19 @@ function writeMassBound(out: Tensor, logMasses: Tensor, minMass: Tensor): void {
 function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, statistics: GatheredStatistics): Tensor {
   const { config, q } = attention;
   const batch = q.shape[0]!;
-  const count = config.chunks.all.length;
-  const maxima = q.device.empty([batch, config.chunks.perRank, count], "float32");
-  if (config.chunks.own.length < config.chunks.perRank) q.device.kernels.fill(maxima, -Infinity);
+  const numChunks = config.chunks.all.length;
+  const maxLogMasses = q.device.empty([batch, config.chunks.perRank, numChunks], "float32");
+  if (config.chunks.own.length < config.chunks.perRank) q.device.kernels.fill(maxLogMasses, -Infinity);
   for (const query of config.chunks.own.keys()) {
     using logMasses = missedLogMass(attention, chosen, { statistics, query });
-    using maximaRow = maxima.slice(1, query, query + 1);
-    using maximaView = maximaRow.view({ shape: [batch, 1, 1, count], strides: [maximaRow.strides[0]!, 1, 1, 1] });
-    reduceInto("max", maximaView, logMasses);
+    using maxLogMassesRow = maxLogMasses.slice(1, query, query + 1);
+    using maxLogMassesView = maxLogMassesRow.view({
+      shape: [batch, 1, 1, numChunks],
+      strides: [maxLogMassesRow.strides[0]!, 1, 1, 1],
+    });
+    reduceInto("max", maxLogMassesView, logMasses);
   }
-  return maxima;
+  return maxLogMasses;
 }
 
 /** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
@@ -103,25 +106,25 @@ function missedLogMass(
   const chunk = config.chunks.own[query]!;
   using resources = new ResourceStack();
   const trackResource = <T extends Disposable>(resource: T): T => resources.use(resource);
-  const count = config.chunks.all.length;
-  const [batch, size] = [q.shape[0]!, config.headDim];
-  const groups = [batch, config.numKvHeads, config.numHeads / config.numKvHeads, chunk.length];
-  const rows = trackResource(trackResource(chunkRows(q, chunk)).reshape([...groups, size]));
-  const lse = trackResource(trackResource(chunkRows(combined.lse, chunk)).reshape([...groups, 1]));
+  const numChunks = config.chunks.all.length;
+  const [batch, headDim] = [q.shape[0]!, config.headDim];
+  const rowShape = [batch, config.numKvHeads, config.numHeads / config.numKvHeads, chunk.length];
+  const rows = trackResource(trackResource(chunkRows(q, chunk)).reshape([...rowShape, headDim]));
+  const lse = trackResource(trackResource(chunkRows(combined.lse, chunk)).reshape([...rowShape, 1]));
   const { centers, radii } = keyBounds(statistics, config, resources);
   const createEmpty = (...shape: number[]): Tensor => trackResource(q.device.empty(shape, "float32"));
 
   // τ·(q·μ + ‖q‖·padded), padded = r + slack·(‖μ‖ + r)
-  const bound = createEmpty(...groups, count);
+  const bound = createEmpty(...rowShape, numChunks);
   kernels.matmul(bound, rows, centers, false);
   // Where it overflows a bound may be larger; −∞ + ∞ would be NaN.
   kernels.scalar("max", bound, bound, LOWEST_FLOAT32);
-  const norms = createEmpty(...groups);
+  const norms = createEmpty(...rowShape);
   kernels.rowDot(norms, rows, rows);
-  sqrtUpperBound(norms, size);
-  const radius = paddedRadii({ centers, radii }, (size + 16) * 2 ** -22, resources);
-  const maxScores = createEmpty(...groups, count);
-  kernels.binary("mul", maxScores, trackResource(norms.reshape([...groups, 1])), radius);
+  sqrtUpperBound(norms, headDim);
+  const radius = paddedRadii({ centers, radii }, (headDim + 16) * 2 ** -22, resources);
+  const maxScores = createEmpty(...rowShape, numChunks);
+  kernels.binary("mul", maxScores, trackResource(norms.reshape([...rowShape, 1])), radius);
   kernels.binary("add", bound, bound, maxScores);
   kernels.scalar("mul", bound, bound, config.scale);
 
@@ -130,7 +133,7 @@ function missedLogMass(
   kernels.binary("sub", bound, bound, lse);
   kernels.binary("add", bound, bound, trackResource(roundingMargin(lse)));
   clampMax(bound, trackResource(negatedMask(attention, chosen, chunk)));
-  return bound.reshape([batch, config.numHeads, chunk.length, count]);
+  return bound.reshape([batch, config.numHeads, chunk.length, numChunks]);
 }
 
 /** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
@@ -283,7 +286,7 @@ export function selectAdditionalChunks(
   { epsilon, visibility }: { epsilon: number; visibility: ChunkVisibility },
 ): ChosenChunks {
   // A hair less, for the rounding of the bound that is reported.
-  const limit = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
+  const maxMissedRatio = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
   return chosen.map((ofBatch, b) =>
     ofBatch.map((selected, i) => {
       const row = getMissedLogMass(b, i);
@@ -293,7 +296,7 @@ export function selectAdditionalChunks(
         .sort((x, y) => missedMass(x) - missedMass(y) || y - x);
       let numKept = 0;
       for (let sum = 0; numKept < candidates.length; numKept++)
-        if (!((sum += missedMass(candidates[numKept]!)) <= limit)) break;
+        if (!((sum += missedMass(candidates[numKept]!)) <= maxMissedRatio)) break;
       return candidates.slice(numKept).reverse();
     }),
   );

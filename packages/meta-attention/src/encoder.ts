@@ -124,11 +124,14 @@ export class ChunkSummaryEncoder extends Module {
     this.embedDim = embedDim;
     this.summaryDim = summaryDim;
     const bound = embedDim ** -0.5;
-    const query = { kind: "normal", mean: 0, std: 1 } as const;
+    const normalInit = { kind: "normal", mean: 0, std: 1 } as const;
     const uniformInit = { kind: "uniform", low: -bound, high: bound } as const;
-    const size = embedDim / numHeads;
-    this.query = this.addParameter("query", createParameter(ctx, [numHeads, embedDim], { initial: query }));
-    this.value = this.addParameter("value", createParameter(ctx, [numHeads, size, embedDim], { initial: uniformInit }));
+    const headDim = embedDim / numHeads;
+    this.query = this.addParameter("query", createParameter(ctx, [numHeads, embedDim], { initial: normalInit }));
+    this.value = this.addParameter(
+      "value",
+      createParameter(ctx, [numHeads, headDim, embedDim], { initial: uniformInit }),
+    );
     this.statisticsIn = this.addChild("statistics_in", new Linear(ctx, 1 + NUM_ORDER_STATISTICS, summaryDim));
     this.statisticsOut = this.addChild("statistics_out", new Linear(ctx, summaryDim, summaryDim));
     this.combine = this.addChild("combine", new Linear(ctx, embedDim + summaryDim, summaryDim));
@@ -223,12 +226,12 @@ export interface PendingSummaries extends Disposable {
 /** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
 export function startSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
   const resources = new ResourceStack();
-  const [batch, , embed] = x.shape as [number, number, number];
+  const [batch, , embedDim] = x.shape as [number, number, number];
   const length = own[0]?.length ?? 0;
   const hasEqualChunks =
     own.length > 0 && own.every((chunk, i) => chunk.length === length && chunk.offset === i * length);
   const chunkInputs = hasEqualChunks
-    ? [resources.use(x.reshape([batch * own.length, length, embed]))]
+    ? [resources.use(x.reshape([batch * own.length, length, embedDim]))]
     : own.map((chunk) => resources.use(x.slice(1, chunk.offset, chunk.offset + chunk.length)));
   const pooledChunks = chunkInputs.map((chunkInput) => resources.use(encoder.pool(chunkInput)));
   return {

@@ -14,7 +14,7 @@ export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forwa
   /** Tokens of the whole sequence in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
   /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. Default: the router's. */
-  chosen: option.custom("an array of chunk indices for each batch element and query chunk", isChosen, {
+  chosen: option.custom("an array of chunk indices for each batch element and query chunk", isChunkSelection, {
     optional: true,
   }),
   /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. Default false. */
@@ -23,7 +23,7 @@ export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forwa
 /** What one call may change. */
 export type MetaForwardOptions = OptionsOf<typeof metaForwardOptions>;
 
-function isChosen(value: unknown): value is ChosenChunks {
+function isChunkSelection(value: unknown): value is ChosenChunks {
   const isArrayOfArrays = (each: unknown): each is readonly unknown[] =>
     Array.isArray(each) && each.every(Array.isArray);
   return Array.isArray(value) && value.every(isArrayOfArrays);
@@ -69,7 +69,7 @@ export class HierarchicalMetaAttention extends Module {
   readonly #ctx: Context;
   readonly #settings: ResolvedOptions;
   readonly #noiseStream: number;
-  #steps = 0;
+  #numTrainingCalls = 0;
   /** Those of the last call: most calls are of one length. */
   #chunks: Chunks | undefined;
 
@@ -114,7 +114,7 @@ export class HierarchicalMetaAttention extends Module {
     const chunks = this.#createChunks(rows, call.sequenceLength);
     const { visibility } = chunks;
     if (call.chosen || call.dryRun) checkSelectedChunks(name, call.chosen, { batch, visibility });
-    const step = call.step ?? (this.training ? this.#steps++ : 0);
+    const step = call.step ?? (this.training ? this.#numTrainingCalls++ : 0);
     const topK = this.training
       ? denseToSparse(step, { topK: settings.topK, chunks: settings.chunks, steps })
       : settings.topK;

@@ -47,12 +47,12 @@ function countRoutedRows({ chosen, router }: Meta): number {
 export function loadBalanceLoss(meta: Meta): Tensor {
   checkMeta("loadBalanceLoss", meta);
   const { routing, chunks } = meta.router;
-  const count = chunks.all.length;
-  const counts = new Float32Array(count);
+  const numChunks = chunks.all.length;
+  const counts = new Float32Array(numChunks);
   for (const ofBatch of meta.chosen) for (const chosenKeys of ofBatch) for (const j of chosenKeys) counts[j]!++;
   const total = counts.reduce((a, b) => a + b, 0);
-  const loadShares = counts.map((n) => (total === 0 ? 0 : (count * n) / total / countRoutedRows(meta)));
-  return scope(() => routing.mul(fromArray(routing.device, loadShares, [count])).sum());
+  const loadShares = counts.map((n) => (total === 0 ? 0 : (numChunks * n) / total / countRoutedRows(meta)));
+  return scope(() => routing.mul(fromArray(routing.device, loadShares, [numChunks])).sum());
 }
 
 /**

@@ -185,7 +185,7 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
   const projectHeads = (first: number, count: number): Tensor => splitHeads(qkv, { first, count, size });
-  const withPositions = (numHeads: Tensor): Tensor => {
+  const encodePositions = (numHeads: Tensor): Tensor => {
     if (!positions) return numHeads;
     using unencodedHeads = numHeads;
     const encodedHeads = positions.encode(unencodedHeads, chunks.shards[chunks.rank]!, chunks.length);
@@ -193,8 +193,8 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
     using stridedHeads = encodedHeads;
     return stridedHeads.contiguous();
   };
-  const q = withPositions(projectHeads(0, numHeads));
-  const k = withPositions(projectHeads(numHeads, numKvHeads));
+  const q = encodePositions(projectHeads(0, numHeads));
+  const k = encodePositions(projectHeads(numHeads, numKvHeads));
   const v = projectHeads(numHeads + numKvHeads, numKvHeads);
   return { q, k, v, [Symbol.dispose]: () => [q, k, v].forEach((each) => each.dispose()) };
 }

@@ -117,20 +117,20 @@ interface FlattenedRows {
 function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
   checkTensor(where, x);
   const normalizedAxis = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);
-  const embed = x.rank - 1;
-  if (normalizedAxis >= embed) {
+  const embedAxis = x.rank - 1;
+  if (normalizedAxis >= embedAxis) {
     throw new ShapeError({
       where,
       expected: "an axis other than the last axis, the embedding",
       received: `axis ${axis} of ${formatShape(x.shape)}`,
     });
   }
-  const batchAxes = x.shape.map((_, each) => each).filter((each) => each !== normalizedAxis && each !== embed);
-  const order = [...batchAxes, normalizedAxis, embed];
+  const batchAxes = x.shape.map((_, each) => each).filter((each) => each !== normalizedAxis && each !== embedAxis);
+  const order = [...batchAxes, normalizedAxis, embedAxis];
   const batchShape = batchAxes.map((each) => x.shape[each]!);
   using permutedX = x.permute(order);
   return {
-    rows: permutedX.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[normalizedAxis]!, x.shape[embed]!]),
+    rows: permutedX.reshape([batchShape.reduce((a, b) => a * b, 1), x.shape[normalizedAxis]!, x.shape[embedAxis]!]),
     batchShape,
     restore(result) {
       using unflattened = result.reshape([...batchShape, ...result.shape.slice(1)]);

@@ -67,14 +67,16 @@ export class ForwardPass implements Disposable {
     // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
     // gradients of the input are those of attention over what was attended to.
     const routerInput = settings.combine === "exact" ? this.#track(this.#x.detach()) : this.#x;
-    const pending = this.#track(startSummaries(summary, routerInput, chunks));
-    const pendingWeights = call.dryRun ? null : pending.weights.map((weights) => weights.read());
+    const pendingSummaries = this.#track(startSummaries(summary, routerInput, chunks));
+    const pendingWeights = call.dryRun ? null : pendingSummaries.weights.map((weights) => weights.read());
     // Enqueued before the host waits, so that the device has work meanwhile.
     const projectAgain = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
     const qkv = this.#track(settings.useCheckpoint ? noGrad(projectAgain) : projectAgain());
     const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
     const values = pendingWeights && (await Promise.all(pendingWeights));
-    const { routing, gathered } = this.#gradMode(() => this.#route(call, { pending, values, keys, routerInput }));
+    const { routing, gathered } = this.#gradMode(() =>
+      this.#route(call, { pending: pendingSummaries, values, keys, routerInput }),
+    );
     const initialChunks = call.chosen ?? chooseTopK(await routing.scores.read(), call.topK, chunks.visibility);
     const statistics: GatheredStatistics = { gathered, start: settings.summaryDim };
     const attention = new RoutedAttention(this.#config, qkv);
@@ -103,7 +105,7 @@ export class ForwardPass implements Disposable {
   #createResult({ call, qkv, chosen, routing, statistics, mayExtend }: ResultInputs): MetaResult {
     const attention = this.#attention!;
     const { ctx, chunks, settings } = this.#parts;
-    const edges = attention.fetches.map((fetch) => fetch.transfers);
+    const plannedTransfers = attention.fetches.map((fetch) => fetch.transfers);
     const batch = this.#x.shape[0]!;
     const certificate = settings.certificate ? computeCertificate(attention, chosen, statistics) : null;
     const mass = attentionMass(attention);
@@ -137,7 +139,7 @@ export class ForwardPass implements Disposable {
         width: settings.numKvHeads * settings.headDim,
         summaryWidth: settings.summaryDim + (settings.certificate ? keyStatisticsWidth(this.#config) : 0),
         extensionWidth: mayExtend ? chunks.all.length : 0,
-        edges,
+        plannedTransfers,
       }),
       batchShape: [batch],
       router,

@@ -79,15 +79,15 @@ const { sum, ...best } = await measureBest(ctx, {
 const ratios = Object.entries(best).map(([each, ms]) => `${each} ${ms.toFixed(2)} ms = ${(ms / sum).toFixed(2)}`);
 console.log(`[4096, 1024]: a += b takes ${sum.toFixed(2)} ms; relative to it: ${ratios.join(", ")}`);
 
-const [rows, features, classes] = [1024, 256, 32_768];
+const [rows, numFeatures, numClasses] = [1024, 256, 32_768];
 for (const dtype of ["float32", "bfloat16"] as const) {
-  using head = new Linear(ctx, features, classes, { bias: false, dtype });
-  using samples = randn(ctx, [rows, features]);
+  using head = new Linear(ctx, numFeatures, numClasses, { bias: false, dtype });
+  using samples = randn(ctx, [rows, numFeatures]);
   const hidden = samples.to(dtype).detach();
   hidden.requiresGrad = true;
   using labels = fromArray(
     ctx,
-    Array.from({ length: rows }, (_, i) => (7919 * i) % classes),
+    Array.from({ length: rows }, (_, i) => (7919 * i) % numClasses),
     [rows],
   );
   const runBackward = (loss: Tensor): void => {
@@ -108,6 +108,6 @@ for (const dtype of ["float32", "bfloat16"] as const) {
   });
   const ratios = Object.entries(fused).map(([each, ms]) => `${each} ${(ms / whole).toFixed(2)}`);
   console.log(
-    `linear and cross-entropy, ${rows} × ${features} × ${classes}, ${dtype}: ${whole.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
+    `linear and cross-entropy, ${rows} × ${numFeatures} × ${numClasses}, ${dtype}: ${whole.toFixed(0)} ms; relative to it: ${ratios.join(", ")}`,
   );
 }

@@ -28,10 +28,10 @@ export function countHostTraffic(
   hostAssignments: readonly (readonly number[])[],
 ): readonly HostTraffic[] {
   const { size } = new Recorder("countHostTraffic", options);
-  const fits =
+  const areHostAssignments =
     Array.isArray(hostAssignments) &&
     hostAssignments.every((hosts: unknown) => Array.isArray(hosts) && hosts.length === size);
-  expectValue("countHostTraffic", fits, `arrays of ${size} hosts, one host per rank`, hostAssignments);
+  expectValue("countHostTraffic", areHostAssignments, `arrays of ${size} hosts, one host per rank`, hostAssignments);
   return hostAssignments.map((hosts) => {
     const recorder = new Recorder("countHostTraffic", { ...options, hosts });
     const total = { forward: 0, backward: 0 };

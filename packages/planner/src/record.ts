@@ -113,8 +113,8 @@ export interface RecordedRank {
 /** Throws an OptionError unless a value is what `record` or `recordRepresentatives` returned. */
 export function checkRecord(where: string, record: unknown): void {
   const { ranks, options, classes } = (record ?? {}) as Readonly<Record<string, unknown>>;
-  const fits = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
-  expectValue(where, fits && options !== null && classes !== null, "a record returned by record()", record);
+  const isRecord = Array.isArray(ranks) && typeof options === "object" && typeof classes === "object";
+  expectValue(where, isRecord && options !== null && classes !== null, "a record returned by record()", record);
 }
 
 /** The most ranks that are recorded one by one: of larger meshes one rank of each class is. */

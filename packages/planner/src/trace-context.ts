@@ -9,7 +9,7 @@ import {
   type OptionsOf,
   type TraceEvent,
 } from "@mosaic/core";
-import { busySeconds } from "./draw/intervals.ts";
+import { computeAndWaitSeconds } from "./draw/intervals.ts";
 import { type ClockOffset, clockOffset } from "./time/clock-offset.ts";
 import { synchronizationEvents } from "./time/synchronization.ts";
 import type { MemorySample } from "./time/timeline.ts";
@@ -121,7 +121,7 @@ function encodeTrace(ctx: Context, { events: traceEvents, memory, clock, note }:
     host: ctx.world.hosts?.[ctx.rank] ?? 0,
     events: encodeRank({ events }, maxEvents, Math.max(1e-6, last - first)),
     memory: encodeMemory(memory, maxEvents),
-    spent: busySeconds(events),
+    spent: computeAndWaitSeconds(events),
     ...(note !== undefined && { note }),
   };
 }

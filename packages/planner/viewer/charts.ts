@@ -73,8 +73,8 @@ const tickIncrements: number[] = Array.from({ length: 15 }, (_, power) =>
 /** Visible pairs of each rank beside the mean. */
 export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
   const mean = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
-  const loads = pairs.map((each) => each / mean);
-  const maxLoad = Math.max(...loads);
+  const relativeLoads = pairs.map((each) => each / mean);
+  const maxLoad = Math.max(...relativeLoads);
   const description = `${mask}, ${placement}: the most loaded rank has ${maxLoad.toFixed(2)} × the mean load.`;
   const frame = element("div", { class: "canvas", role: "img", "aria-label": `Load by rank. ${description}` });
   whenShown(frame, () => {
@@ -100,7 +100,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
         cursor: { show: false },
         hooks: { draw: [drawMean] },
       },
-      [ranks.map((_, i) => i), loads],
+      [ranks.map((_, i) => i), relativeLoads],
       frame,
     );
   });
@@ -109,7 +109,7 @@ export function loadSection({ mask, placement, ranks, pairs }: LoadData): HTMLEl
     [
       { name: "rank", isNumber: true, text: (i: number) => `${ranks[i]}` },
       { name: "visible pairs", isNumber: true, text: (i: number) => pairs[i]!.toLocaleString("en-US") },
-      { name: "load", isNumber: true, text: (i: number) => `${loads[i]!.toFixed(3)} ×` },
+      { name: "load", isNumber: true, text: (i: number) => `${relativeLoads[i]!.toFixed(3)} ×` },
     ],
     () => [...ranks.keys()],
   );

@@ -10,7 +10,7 @@ export interface Styles {
 
 /** As in the planner's pictures: those that take most time have colors of their own. */
 export function styleKinds(runs: readonly Run[], kinds: Kinds): Styles {
-  const seconds = new Float64Array(kinds.all.length);
+  const seconds = new Float64Array(kinds.allKinds.length);
   for (const { ranks } of runs) {
     for (const { events } of ranks) {
       for (let i = 0; i < events.count; i++) {
@@ -18,7 +18,7 @@ export function styleKinds(runs: readonly Run[], kinds: Kinds): Styles {
       }
     }
   }
-  const events = kinds.all.map((kind, i) => ({ ...kind, start: 0, end: seconds[i]! }));
+  const events = kinds.allKinds.map((kind, i) => ({ ...kind, start: 0, end: seconds[i]! }));
   const scheme = colorScheme([{ seconds: 0, ranks: [{ rank: 0, at: {}, events }] }]);
   return {
     byKind: events.map((event) => scheme.styleOf(event)),

@@ -20,19 +20,19 @@ export interface LanePaint {
  * look as busy as they were. An event costs the same however long it is: sums are of differences from one pixel to the next.
  */
 export class Coverage {
-  readonly #pixels: number;
+  readonly #numPixels: number;
   /** By style: differences, two more than pixels. */
   readonly #differences: Float32Array;
-  readonly #isUsed: Uint8Array;
+  readonly #isStyleUsed: Uint8Array;
 
   constructor(pixels: number, styles: number) {
-    this.#pixels = pixels;
+    this.#numPixels = pixels;
     this.#differences = new Float32Array(styles * (pixels + 2));
-    this.#isUsed = new Uint8Array(styles);
+    this.#isStyleUsed = new Uint8Array(styles);
   }
 
   add(
-    { start: starts, end: ends, kind, share, count, longest }: Events,
+    { start: starts, end: ends, kind, share, count, longestSeconds: longest }: Events,
     { start, end, pixels }: Window,
     paint: LanePaint,
   ): void {
@@ -53,15 +53,15 @@ export class Coverage {
       differences[row + first + 1]! += firstPart;
       differences[row + last]! -= weightedShare - lastPart;
       differences[row + last + 1]! -= lastPart;
-      this.#isUsed[style] = 1;
+      this.#isStyleUsed[style] = 1;
     }
   }
 
   /** The share of each pixel that a style takes. */
   shares(style: number): Float32Array {
     let share = 0;
-    const row = style * (this.#pixels + 2);
-    return Float32Array.from({ length: this.#pixels }, (_, pixel) => (share += this.#differences[row + pixel]!));
+    const row = style * (this.#numPixels + 2);
+    return Float32Array.from({ length: this.#numPixels }, (_, pixel) => (share += this.#differences[row + pixel]!));
   }
 
   /**
@@ -69,12 +69,12 @@ export class Coverage {
    * style, from 0 to 255. What events at the same time take beyond the whole is shared among them.
    */
   blend(row: Uint32Array, at: number, colors: Float32Array): void {
-    const usedStyles = Array.from(this.#isUsed.keys()).filter((style) => this.#isUsed[style] === 1);
+    const usedStyles = Array.from(this.#isStyleUsed.keys()).filter((style) => this.#isStyleUsed[style] === 1);
     const sums = new Float32Array(usedStyles.length);
-    const starts = Int32Array.from(usedStyles, (style) => style * (this.#pixels + 2));
+    const starts = Int32Array.from(usedStyles, (style) => style * (this.#numPixels + 2));
     let previousColor = -1;
     let blendedColor = 0;
-    for (let pixel = 0; pixel < this.#pixels; pixel++) {
+    for (let pixel = 0; pixel < this.#numPixels; pixel++) {
       // Within an event nothing changes from one pixel to the next.
       let isUnchanged = row[at + pixel] === previousColor;
       for (let i = 0; i < starts.length; i++) {
@@ -93,9 +93,9 @@ export class Coverage {
   }
 
   #clear(usedStyles: readonly number[]): void {
-    const length = this.#pixels + 2;
+    const length = this.#numPixels + 2;
     for (const style of usedStyles) this.#differences.fill(0, style * length, (style + 1) * length);
-    this.#isUsed.fill(0);
+    this.#isStyleUsed.fill(0);
   }
 }
 

@@ -14,25 +14,25 @@ export interface EventReference {
 export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] {
   const orders = run.ranks.map(({ events }) => new EndOrder(events.start, events.end));
   const collectives = new Collectives(run, kinds);
-  let current = lastEvent(run);
+  let currentEvent = findLastEvent(run);
   const path: EventReference[] = [];
-  while (current) {
-    path.push(current);
-    const lastJoined: EventReference = collectives.lastToJoin(current) ?? current;
+  while (currentEvent) {
+    path.push(currentEvent);
+    const lastJoined: EventReference = collectives.lastToJoin(currentEvent) ?? currentEvent;
     const { start } = run.ranks[lastJoined.rank]!.events;
     const event = orders[lastJoined.rank]!.lastBefore(start[lastJoined.event]!);
-    current = event === undefined ? undefined : { rank: lastJoined.rank, event };
+    currentEvent = event === undefined ? undefined : { rank: lastJoined.rank, event };
   }
   return path;
 }
 
-function lastEvent({ ranks }: Run): EventReference | undefined {
+function findLastEvent({ ranks }: Run): EventReference | undefined {
   let last: EventReference | undefined;
-  let latest = Number.NEGATIVE_INFINITY;
+  let latestEnd = Number.NEGATIVE_INFINITY;
   for (const [rank, { events }] of ranks.entries()) {
     for (let event = 0; event < events.count; event++) {
-      if (events.end[event]! <= latest || events.end[event]! <= events.start[event]!) continue;
-      latest = events.end[event]!;
+      if (events.end[event]! <= latestEnd || events.end[event]! <= events.start[event]!) continue;
+      latestEnd = events.end[event]!;
       last = { rank, event };
     }
   }
@@ -46,10 +46,10 @@ const ROUNDING_TOLERANCE = 1.5e-9;
 class EndOrder {
   readonly #order: readonly number[];
   readonly #ends: Float64Array;
-  readonly #start: Float64Array;
+  readonly #starts: Float64Array;
 
   constructor(start: Float64Array, end: Float64Array) {
-    this.#start = start;
+    this.#starts = start;
     this.#order = Array.from(start.keys())
       .filter((i) => end[i]! - start[i]! > ROUNDING_TOLERANCE)
       .sort((a, b) => end[a]! - end[b]!);
@@ -60,7 +60,7 @@ class EndOrder {
   lastBefore(time: number): number | undefined {
     for (let at = lowerBound(this.#ends, time + ROUNDING_TOLERANCE) - 1; at >= 0; at--) {
       const event = this.#order[at]!;
-      if (this.#start[event]! < time) return event;
+      if (this.#starts[event]! < time) return event;
     }
     return undefined;
   }
@@ -81,22 +81,22 @@ class Collectives {
   lastToJoin(of: EventReference): EventReference | undefined {
     const key = this.#keys[of.rank]![of.event];
     const { start, end } = this.#run.ranks[of.rank]!.events;
-    let latest = start[of.event]! + ROUNDING_TOLERANCE;
-    let last: EventReference | undefined;
+    let latestJoinTime = start[of.event]! + ROUNDING_TOLERANCE;
+    let lastMember: EventReference | undefined;
     for (const member of key === undefined ? [] : this.#members.get(key)!) {
       const joinTime = this.#run.ranks[member.rank]!.events.start[member.event]!;
-      if (joinTime <= latest || joinTime >= end[of.event]!) continue;
-      latest = joinTime;
-      last = member;
+      if (joinTime <= latestJoinTime || joinTime >= end[of.event]!) continue;
+      latestJoinTime = joinTime;
+      lastMember = member;
     }
-    return last;
+    return lastMember;
   }
 
   #nameGroups({ events, at }: Rank, rank: number, kinds: Kinds): readonly string[] {
     const callCounts = new Map<string, number>();
     const keys: string[] = [];
     for (let event = 0; event < events.count; event++) {
-      const { lane, name, label = "" } = kinds.all[events.kind[event]!]!;
+      const { lane, name, label = "" } = kinds.allKinds[events.kind[event]!]!;
       // Runs of merged events have no numbers that would match.
       if (lane !== "communication" || events.merged[event]! > 1) continue;
       const group = `${name} ${label} ${groupOf(label, at)}`;

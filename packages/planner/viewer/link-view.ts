@@ -20,30 +20,30 @@ export interface NodeMap {
 
 /** Nodes in a grid, the ranks of each in a square in it. */
 export function layoutNodes(nodeOf: readonly number[]): NodeMap {
-  const numbers = [...new Set(nodeOf)].toSorted((a, b) => a - b);
-  const nodesPerRow = Math.max(1, Math.ceil(Math.sqrt(numbers.length * 1.8)));
+  const nodeNumbers = [...new Set(nodeOf)].toSorted((a, b) => a - b);
+  const nodesPerRow = Math.max(1, Math.ceil(Math.sqrt(nodeNumbers.length * 1.8)));
   const columnPitch = (MAP_WIDTH - 2 * MAP_MARGIN) / nodesPerRow;
   const size = Math.min(columnPitch * 0.62, 150);
-  const lines = Math.ceil(numbers.length / nodesPerRow);
+  const numGridRows = Math.ceil(nodeNumbers.length / nodesPerRow);
   const rowPitch = Math.min(columnPitch, size * 1.7);
   const nodes = new Map(
-    numbers.map((number, i) => {
+    nodeNumbers.map((nodeNumber, i) => {
       const x = MAP_MARGIN + (i % nodesPerRow) * columnPitch + (columnPitch - size) / 2;
-      return [number, { x, y: MAP_MARGIN + Math.floor(i / nodesPerRow) * rowPitch, size }];
+      return [nodeNumber, { x, y: MAP_MARGIN + Math.floor(i / nodesPerRow) * rowPitch, size }];
     }),
   );
-  const numPlaced = new Map<number, number>();
-  const members = new Map<number, number>();
-  for (const node of nodeOf) members.set(node, (members.get(node) ?? 0) + 1);
+  const placedCounts = new Map<number, number>();
+  const memberCounts = new Map<number, number>();
+  for (const node of nodeOf) memberCounts.set(node, (memberCounts.get(node) ?? 0) + 1);
   const ranks = nodeOf.map((node) => {
-    const i = numPlaced.get(node) ?? 0;
-    numPlaced.set(node, i + 1);
-    const side = Math.ceil(Math.sqrt(members.get(node)!));
+    const i = placedCounts.get(node) ?? 0;
+    placedCounts.set(node, i + 1);
+    const side = Math.ceil(Math.sqrt(memberCounts.get(node)!));
     const cell = size / side;
     const { x, y } = nodes.get(node)!;
     return { x: x + (i % side) * cell + cell / 2, y: y + Math.floor(i / side) * cell + cell / 2, size: cell * 0.72 };
   });
-  return { height: 2 * MAP_MARGIN + lines * rowPitch - (rowPitch - size), nodes, ranks };
+  return { height: 2 * MAP_MARGIN + numGridRows * rowPitch - (rowPitch - size), nodes, ranks };
 }
 
 /** Bytes between ranks, or nodes, on a map of the nodes. */
@@ -139,9 +139,9 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterN
 /** Curves to the right of their direction, so that the two ways of a link lie apart. */
 function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
   const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
-  const placeOf = (number: number): CirclePlacement => {
-    if (data.between === "ranks") return map.ranks[number]!;
-    const { x, y, size } = map.nodes.get(number)!;
+  const placeOf = (nodeNumber: number): CirclePlacement => {
+    if (data.between === "ranks") return map.ranks[nodeNumber]!;
+    const { x, y, size } = map.nodes.get(nodeNumber)!;
     return { x: x + size / 2, y: y + size / 2 };
   };
   for (const link of links.toSorted((a, b) => a.bytes - b.bytes)) {

@@ -29,5 +29,5 @@ export function memoryOverTime(
 
 /** The most that a rank had allocated. */
 export function peakBytes({ memory }: Rank): number {
-  return memory?.bytes.reduce((most, each) => Math.max(most, each), 0) ?? 0;
+  return memory?.bytes.reduce((max, each) => Math.max(max, each), 0) ?? 0;
 }

@@ -1,5 +1,5 @@
 import type { Coordinate } from "@mosaic/core";
-import { busySeconds } from "../src/draw/intervals.ts";
+import { computeAndWaitSeconds } from "../src/draw/intervals.ts";
 import { synchronizationEvents } from "../src/time/synchronization.ts";
 import type { TimelineEvent } from "../src/time/timeline.ts";
 import type { EventColumns, EventKind, RankData, RankTraceData, RunData } from "../src/view/data.ts";
@@ -18,7 +18,7 @@ export interface Events {
   /** How many events each stands for. */
   readonly merged: Uint32Array;
   /** Seconds that the longest takes: how far before a moment those begin that include it. */
-  readonly longest: number;
+  readonly longestSeconds: number;
 }
 
 export interface Rank {
@@ -43,14 +43,14 @@ export interface Run {
 
 /** The kinds of events of all timelines of a page: equal ones have one number. */
 export class Kinds {
-  readonly all: EventKind[] = [];
+  readonly allKinds: EventKind[] = [];
   readonly #kindNumbers = new Map<string, number>();
 
   numberOf(kind: EventKind): number {
     const key = `${kind.lane}\n${kind.name}\n${kind.label ?? ""}`;
-    let number = this.#kindNumbers.get(key);
-    if (number === undefined) this.#kindNumbers.set(key, (number = this.all.push(kind) - 1));
-    return number;
+    let kindNumber = this.#kindNumbers.get(key);
+    if (kindNumber === undefined) this.#kindNumbers.set(key, (kindNumber = this.allKinds.push(kind) - 1));
+    return kindNumber;
   }
 }
 
@@ -68,13 +68,13 @@ export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Ru
   );
   const startTime = firsts.length > 0 ? Math.min(...firsts) : 0;
   const ranks = sortedTraces.map((trace) => decodeRank(trace, kinds, trace.clock.offset - startTime));
-  const [maxError = 0, secondError = 0] = [
+  const [maxError = 0, secondMaxError = 0] = [
     ...new Map(traces.map(({ host, clock }) => [host, clock.error])).values(),
   ].toSorted((a, b) => b - a);
   return {
     name: "measured",
     seconds: Math.max(0, ...ranks.map(({ events }) => events.end.reduce((last, end) => Math.max(last, end), 0))),
-    clockError: maxError > 0 ? (maxError + secondError) / 1e9 : 0,
+    clockError: maxError > 0 ? (maxError + secondMaxError) / 1e9 : 0,
     events: ranks.reduce((sum, { events }) => sum + events.merged.reduce((own, count) => own + count, 0), 0),
     ranks,
   };
@@ -107,25 +107,25 @@ function decodeRank(data: RankData & { readonly note?: string }, kinds: Kinds, o
     at,
     events,
     ...(memory && { memory: { time: cumulativeSum(memory.time, offset), bytes: Float64Array.from(memory.bytes) } }),
-    ...(data.spent ?? busySeconds(listEvents(events, kinds))),
+    ...(data.spent ?? computeAndWaitSeconds(listEvents(events, kinds))),
     ...(note !== undefined && { note }),
   };
 }
 
 function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Events {
   const count = columns.kind.length;
-  const numbers = columns.kinds.map((kind) => kinds.numberOf(kind));
+  const kindNumbers = columns.kinds.map((kind) => kinds.numberOf(kind));
   const start = cumulativeSum(columns.start, offset);
   const events = {
     count,
-    kind: Uint16Array.from(columns.kind, (own) => numbers[own]!),
+    kind: Uint16Array.from(columns.kind, (own) => kindNumbers[own]!),
     start,
     end: start.map((time, i) => time + columns.duration[i]! / 1e9),
     sent: new Float64Array(count),
     received: new Float64Array(count),
     share: Float32Array.from(columns.merged?.share ?? new Array<number>(count).fill(1000), (share) => share / 1000),
     merged: Uint32Array.from(columns.merged?.count ?? new Array<number>(count).fill(1)),
-    longest: columns.duration.reduce((longest, each) => Math.max(longest, each), 0) / 1e9,
+    longestSeconds: columns.duration.reduce((longest, each) => Math.max(longest, each), 0) / 1e9,
   };
   let transfer = 0;
   for (const [i, own] of columns.kind.entries()) {
@@ -145,7 +145,7 @@ function cumulativeSum(differences: readonly number[], offset: number): Float64A
 /** The same events as objects. */
 export function listEvents({ count, kind, start, end, sent, received }: Events, kinds: Kinds): TimelineEvent[] {
   return Array.from({ length: count }, (_, i) => ({
-    ...kinds.all[kind[i]!]!,
+    ...kinds.allKinds[kind[i]!]!,
     start: start[i]!,
     end: end[i]!,
     bytesSent: sent[i]!,

@@ -7,7 +7,7 @@ import { button, element, withLabel, section, createTable } from "./elements.ts"
 const MAP_PIXELS = 560;
 const FRAME_MS = 500;
 /** Tiles of earlier steps fade, but not out. */
-const PAST_OPACITY = 0.45;
+const PAST_STEP_OPACITY = 0.45;
 
 /** Which rank computes which tile, step by step. */
 export function tileSection(tiles: TileData): HTMLElement {
@@ -116,7 +116,11 @@ function drawTiles(
         const isInStep = layer.step[cell] === step;
         if (isInStep) counts.numInStep++;
         const [top, height] = [rows[row]!, (rows[row + 1]! - rows[row]!) / shownLayers.length];
-        context.fillStyle = mixColors(parseColor(paletteColor(layer.rank[cell]!)), track, isInStep ? 1 : PAST_OPACITY);
+        context.fillStyle = mixColors(
+          parseColor(paletteColor(layer.rank[cell]!)),
+          track,
+          isInStep ? 1 : PAST_STEP_OPACITY,
+        );
         const box = {
           x: columns[column]!,
           y: top + i * height,
@@ -200,9 +204,9 @@ function countByRank(layers: readonly Layer[], width: number): readonly RankTile
 }
 
 /** Positions as ranges; of many the first and the last. */
-function formatBands(bands: readonly Band[], numbers: ReadonlySet<number>): string {
+function formatBands(bands: readonly Band[], bandNumbers: ReadonlySet<number>): string {
   const ranges: { start: number; last: number }[] = [];
-  for (const band of [...numbers].toSorted((a, b) => a - b)) {
+  for (const band of [...bandNumbers].toSorted((a, b) => a - b)) {
     const { start, last } = bands[band]!;
     const lastRange = ranges.at(-1);
     if (lastRange && start <= lastRange.last + 1) lastRange.last = Math.max(lastRange.last, last);

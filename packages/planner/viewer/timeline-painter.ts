@@ -13,10 +13,10 @@ export interface TimelineScene {
   readonly styles: Styles;
   readonly view: Viewport;
   /** By kind: 1 if it is shown. */
-  readonly isShown: Uint8Array;
+  readonly isKindShown: Uint8Array;
   /** By run; empty if it is not to be drawn. */
   readonly paths: readonly (readonly EventReference[])[];
-  readonly selected: (EventReference & { readonly run: number }) | undefined;
+  readonly selectedEvent: (EventReference & { readonly run: number }) | undefined;
 }
 
 /** CSS pixels of a row at least, of the gap below one, and from which on its lanes are apart and its events have names. */
@@ -24,13 +24,13 @@ const MIN_ROW_HEIGHT = 4;
 const MIN_TWO_LANE_HEIGHT = 8;
 const MIN_NAMED_HEIGHT = 22;
 /** The share of a row that its compute lane takes. */
-const COMPUTE_SHARE = 0.66;
+const COMPUTE_HEIGHT_SHARE = 0.66;
 
 /** The lanes of a row, in pixels of the device: top and height. A low row has one lane for both. */
 export function layoutLanes({ top, height }: Row, ratio: number): Lanes {
   if (height < MIN_TWO_LANE_HEIGHT * ratio) return { compute: [top, height], communication: [top, height] };
   const innerHeight = height - Math.max(1, Math.round(height * 0.1));
-  const compute = Math.round(innerHeight * COMPUTE_SHARE);
+  const compute = Math.round(innerHeight * COMPUTE_HEIGHT_SHARE);
   return { compute: [top, compute], communication: [top + compute, innerHeight - compute] };
 }
 
@@ -110,8 +110,12 @@ interface PaintContext {
 }
 
 /** By kind the number of its style, where it is shown in a lane. */
-function stylesOf({ kinds, styles, isShown }: TimelineScene, lane: string, styleList: readonly Style[]): Int16Array {
-  return Int16Array.from(kinds.all, (kind, i) =>
+function stylesOf(
+  { kinds, styles, isKindShown: isShown }: TimelineScene,
+  lane: string,
+  styleList: readonly Style[],
+): Int16Array {
+  return Int16Array.from(kinds.allKinds, (kind, i) =>
     kind.lane === lane && isShown[i] === 1 ? styleList.indexOf(styles.byKind[i]!) : -1,
   );
 }
@@ -137,9 +141,13 @@ function drawNames({ plot, scene, rows, ratio }: Overlay): void {
     const rank = scene.runs[row.run]!.ranks[row.from];
     if (row.height < MIN_NAMED_HEIGHT * ratio || row.to - row.from > 1 || !rank) continue;
     const { events } = rank;
-    for (let i = lowerBound(events.start, start - events.longest); i < events.count && events.start[i]! < end; i++) {
-      const kind = scene.kinds.all[events.kind[i]!]!;
-      if (kind.lane !== "compute" || scene.isShown[events.kind[i]!] === 0) continue;
+    for (
+      let i = lowerBound(events.start, start - events.longestSeconds);
+      i < events.count && events.start[i]! < end;
+      i++
+    ) {
+      const kind = scene.kinds.allKinds[events.kind[i]!]!;
+      if (kind.lane !== "compute" || scene.isKindShown[events.kind[i]!] === 0) continue;
       const from = Math.max(0, (events.start[i]! - start) * scale);
       const to = Math.min(bbox.width, (events.end[i]! - start) * scale);
       if (to - from < 30 * ratio || ctx.measureText(kind.name).width > to - from - 6 * ratio) continue;
@@ -194,11 +202,11 @@ function createMiddleOf(rows: readonly Row[], run: number, { view }: TimelineSce
 }
 
 function drawSelection({ plot, scene, rows, theme, ratio }: Overlay): void {
-  const { selected, view } = scene;
+  const { selectedEvent: selected, view } = scene;
   const row = rows.find(({ run, from, to }) => selected?.run === run && selected.rank >= from && selected.rank < to);
   if (!selected || !row) return;
   const { events } = scene.runs[selected.run]!.ranks[selected.rank]!;
-  const [top, height] = layoutLanes(row, ratio)[scene.kinds.all[events.kind[selected.event]!]!.lane];
+  const [top, height] = layoutLanes(row, ratio)[scene.kinds.allKinds[events.kind[selected.event]!]!.lane];
   const scale = plot.bbox.width / (view.end - view.start);
   const from = Math.max(0, (events.start[selected.event]! - view.start) * scale);
   const to = Math.min(plot.bbox.width, (events.end[selected.event]! - view.start) * scale);

@@ -21,13 +21,13 @@ export function timelineSection(timelines: Timelines): { readonly section: HTMLE
   const frame = element("div");
   const details = element("p", { class: "details", role: "status", "aria-live": "polite" }, "No event is selected.");
   const output = element("output", { class: "window" });
-  let selected: SelectedEvent | undefined;
-  const events = eventTable(timelines, () => selected);
+  let selectedEvent: SelectedEvent | undefined;
+  const events = eventTable(timelines, () => selectedEvent);
   const controls = element("div", { class: "controls" });
   const start = (): void => {
     const view = new TimelineView(frame, timelines, {
       onSelect(event) {
-        selected = event;
+        selectedEvent = event;
         details.textContent = event ? view.describeEvent(event) : "No event is selected.";
         events.dispatchEvent(new Event("refresh"));
       },
@@ -74,7 +74,7 @@ function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): r
   const runSelect = createSelect(["all timelines", ...runs.map(({ name }) => name)]);
   const apply = (): void => {
     const parts = searchInput.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const isShown = Uint8Array.from(kinds.all, ({ lane, name, label = "" }) => {
+    const isKindShown = Uint8Array.from(kinds.allKinds, ({ lane, name, label = "" }) => {
       const text = `${name} ${label}`.toLowerCase();
       const isInLane = lanes.value === "both lanes" || lanes.value === lane;
       return isInLane && parts.every((word) => text.includes(word)) ? 1 : 0;
@@ -82,7 +82,7 @@ function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): r
     const shownRuns = [...runs.keys()].filter(
       (run) => runSelect.selectedIndex <= 0 || runSelect.selectedIndex - 1 === run,
     );
-    view.filter(shownRuns, isShown);
+    view.filter(shownRuns, isKindShown);
   };
   for (const control of [searchInput, lanes, runSelect]) control.addEventListener("input", apply);
   const filters = [withLabel("Filter", searchInput), withLabel("Lanes", lanes)];
@@ -101,12 +101,12 @@ function createPathControl(view: TimelineView, { runs }: Timelines, details: HTM
     details.textContent = paths
       .map((path, run) => {
         const { name, ranks, seconds } = runs[run]!;
-        const spent = path.reduce((sum, { rank, event }) => {
+        const pathSeconds = path.reduce((sum, { rank, event }) => {
           const { start, end } = ranks[rank]!.events;
           return sum + end[event]! - start[event]!;
         }, 0);
         const numRanks = new Set(path.map(({ rank }) => rank)).size;
-        return `Critical path${name === "" ? "" : `, ${name}`}: ${path.length} events on ${numRanks} ${numRanks === 1 ? "rank" : "ranks"}, ${percentText(Math.min(1, spent / seconds))} of ${secondsText(seconds)}.`;
+        return `Critical path${name === "" ? "" : `, ${name}`}: ${path.length} events on ${numRanks} ${numRanks === 1 ? "rank" : "ranks"}, ${percentText(Math.min(1, pathSeconds / seconds))} of ${secondsText(seconds)}.`;
       })
       .join(" ");
   });
@@ -175,7 +175,7 @@ function eventTable({ runs, kinds }: Timelines, selection: () => SelectedEvent |
     const { run = 0, rank = 0 } = selection() ?? {};
     return runs[run]?.ranks[rank];
   };
-  const kindOf = (event: number) => kinds.all[rankOf()!.events.kind[event]!]!;
+  const kindOf = (event: number) => kinds.allKinds[rankOf()!.events.kind[event]!]!;
   const time = (column: "start" | "end") => (event: number) => secondsText(rankOf()!.events[column][event]!);
   return createTable<number>(
     "events of the selected rank, from the selected event on",

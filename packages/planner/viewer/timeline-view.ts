@@ -13,7 +13,7 @@ export type SelectedEvent = EventReference & { readonly run: number };
 
 /** What the timeline notifies the page of. */
 export interface TimelineListener {
-  onSelect(selected: SelectedEvent | undefined): void;
+  onSelect(selectedEvent: SelectedEvent | undefined): void;
   onView(view: Viewport): void;
 }
 
@@ -28,11 +28,11 @@ export class TimelineView {
   readonly #plot: uPlot;
   readonly #painter = new TimelinePainter();
   #shownRuns: readonly number[];
-  #isShown: Uint8Array;
+  #isKindShown: Uint8Array;
   #view: Viewport;
-  #selected: SelectedEvent | undefined;
+  #selectedEvent: SelectedEvent | undefined;
   #showPath = false;
-  #paths: readonly (readonly EventReference[])[] | undefined;
+  #criticalPaths: readonly (readonly EventReference[])[] | undefined;
 
   constructor(
     parent: HTMLElement,
@@ -44,7 +44,7 @@ export class TimelineView {
     this.#styles = styles;
     this.#listener = listener;
     this.#shownRuns = [...runs.keys()];
-    this.#isShown = new Uint8Array(kinds.all.length).fill(1);
+    this.#isKindShown = new Uint8Array(kinds.allKinds.length).fill(1);
     const ranks = Math.max(1, ...runs.map((run) => run.ranks.length));
     this.#extent = { seconds: Math.max(1e-9, ...runs.map(({ seconds }) => seconds)), ranks };
     this.#view = wholeViewport(this.#extent);
@@ -88,29 +88,29 @@ export class TimelineView {
   }
 
   /** Shows runs by number, and kinds by theirs. */
-  filter(runs: readonly number[], isShown: Uint8Array): void {
+  filter(runs: readonly number[], isKindShown: Uint8Array): void {
     this.#shownRuns = runs;
-    this.#isShown = isShown;
+    this.#isKindShown = isKindShown;
     this.#plot.redraw();
   }
 
   showCriticalPath(isShown: boolean): readonly (readonly EventReference[])[] {
     this.#showPath = isShown;
-    this.#paths ??= this.#runs.map((run) => criticalPath(run, this.#kinds));
+    this.#criticalPaths ??= this.#runs.map((run) => criticalPath(run, this.#kinds));
     this.#plot.redraw();
-    return this.#paths;
+    return this.#criticalPaths;
   }
 
-  select(selected: SelectedEvent | undefined): void {
-    this.#selected = selected;
-    if (selected) {
-      const { events } = this.#runs[selected.run]!.ranks[selected.rank]!;
-      const [start, end] = [events.start[selected.event]!, events.end[selected.event]!];
-      const view = reveal(this.#view, this.#extent, { start, end, rank: selected.rank });
+  select(selectedEvent: SelectedEvent | undefined): void {
+    this.#selectedEvent = selectedEvent;
+    if (selectedEvent) {
+      const { events } = this.#runs[selectedEvent.run]!.ranks[selectedEvent.rank]!;
+      const [start, end] = [events.start[selectedEvent.event]!, events.end[selectedEvent.event]!];
+      const view = reveal(this.#view, this.#extent, { start, end, rank: selectedEvent.rank });
       if (view.start !== this.#view.start || view.first !== this.#view.first) this.show(view);
     }
     this.#plot.redraw();
-    this.#listener.onSelect(selected);
+    this.#listener.onSelect(selectedEvent);
   }
 
   /** Scales time by a factor about the middle. */
@@ -173,11 +173,11 @@ export class TimelineView {
       kinds: this.#kinds,
       styles: this.#styles,
       view: this.#view,
-      isShown: this.#isShown,
-      paths: this.#showPath ? this.#shownRuns.map((run) => this.#paths![run]!) : [],
-      selected: this.#selected && {
-        ...this.#selected,
-        run: this.#shownRuns.indexOf(this.#selected.run),
+      isKindShown: this.#isKindShown,
+      paths: this.#showPath ? this.#shownRuns.map((run) => this.#criticalPaths![run]!) : [],
+      selectedEvent: this.#selectedEvent && {
+        ...this.#selectedEvent,
+        run: this.#shownRuns.indexOf(this.#selectedEvent.run),
       },
     });
   }
@@ -227,8 +227,8 @@ export class TimelineView {
       Home: () => this.showAll(),
       "0": () => this.showAll(),
       Escape: () => this.select(undefined),
-      n: () => this.#step(1),
-      p: () => this.#step(-1),
+      n: () => this.#selectNeighbour(1),
+      p: () => this.#selectNeighbour(-1),
       j: () => this.#changeRank(1),
       k: () => this.#changeRank(-1),
     };
@@ -237,19 +237,19 @@ export class TimelineView {
   }
 
   /** Selects the next event of the rank, or the first in sight. */
-  #step(by: 1 | -1): void {
-    const from = this.#selected ?? { run: this.#shownRuns[0] ?? 0, rank: Math.floor(this.#view.first), event: -1 };
+  #selectNeighbour(by: 1 | -1): void {
+    const from = this.#selectedEvent ?? { run: this.#shownRuns[0] ?? 0, rank: Math.floor(this.#view.first), event: -1 };
     const events = this.#runs[from.run]?.ranks[from.rank]?.events;
     if (!events || events.count === 0) return;
     let event = from.event < 0 ? lowerBound(events.start, this.#view.start) : from.event + by;
-    while (event >= 0 && event < events.count && this.#isShown[events.kind[event]!] === 0) event += by;
+    while (event >= 0 && event < events.count && this.#isKindShown[events.kind[event]!] === 0) event += by;
     if (event >= 0 && event < events.count) this.select({ ...from, event });
   }
 
   /** Selects what another rank does at the same time. */
   #changeRank(by: 1 | -1): void {
-    if (!this.#selected) return this.#step(1);
-    const { run, rank, event } = this.#selected;
+    if (!this.#selectedEvent) return this.#selectNeighbour(1);
+    const { run, rank, event } = this.#selectedEvent;
     const { ranks } = this.#runs[run]!;
     const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + by));
     const { events } = ranks[nextRank]!;
@@ -277,12 +277,12 @@ export class TimelineView {
     for (let rank = row.from; rank < Math.min(row.to, ranks.length); rank++) {
       const { events } = ranks[rank]!;
       for (let event = lowerBound(events.start, time + pixelSeconds) - 1; event >= 0; event--) {
-        if (events.start[event]! < time - pixelSeconds - events.longest) break;
+        if (events.start[event]! < time - pixelSeconds - events.longestSeconds) break;
         const kind = events.kind[event]!;
         const isInEvent =
           events.end[event]! >= time - pixelSeconds &&
-          lanes.includes(this.#kinds.all[kind]!.lane) &&
-          this.#isShown[kind] === 1;
+          lanes.includes(this.#kinds.allKinds[kind]!.lane) &&
+          this.#isKindShown[kind] === 1;
         if (isInEvent) return { run: this.#shownRuns[row.run]!, rank, event };
       }
     }
@@ -293,7 +293,7 @@ export class TimelineView {
   describeEvent({ run, rank, event }: SelectedEvent): string {
     const { name: runName, ranks } = this.#runs[run]!;
     const { events, rank: rankNumber, at } = ranks[rank]!;
-    const { lane, name, label } = this.#kinds.all[events.kind[event]!]!;
+    const { lane, name, label } = this.#kinds.allKinds[events.kind[event]!]!;
     const [start, end] = [events.start[event]!, events.end[event]!];
     const coordinates = Object.entries(at).map(([axis, index]) => `${axis} ${index}`);
     const mergedText = events.merged[event]! > 1 ? ` and others, ${events.merged[event]} merged events` : "";

@@ -75,7 +75,7 @@ function isOlder(version: string, other: string): boolean {
 }
 
 function unsupportedHostError({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {
-  const details = {
+  const errorDetails = {
     where: `${packageName}: ${description}`,
     expected: `${PREBUILT_PLATFORMS.join(" or ")} with glibc ${MIN_GLIBC_VERSION} or newer`,
     received: host,
@@ -83,15 +83,15 @@ function unsupportedHostError({ packageName, description }: AddonFile, host: str
       "use a host, container or virtual machine with a supported platform; " +
       "@mosaic/core, @mosaic/planner and @mosaic/launcher have no addon and run on all platforms supported by Node",
   };
-  return new AddonLoadError(details, { cause });
+  return new AddonLoadError(errorDetails, { cause });
 }
 
 function explainLoadFailure({ packageName, description, path, requirements }: AddonFile, cause: unknown): string {
   const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
   const platform = platformName();
-  const isMissing = !existsSync(path);
+  const isAddonMissing = !existsSync(path);
   const directory = packageName.replace("@mosaic", "packages");
-  const likelyCauses = isMissing
+  const likelyCauses = isAddonMissing
     ? [
         `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
         `a bundler moved the JavaScript away from the package: copy the package's prebuilds directory next to the bundle, or set MOSAIC_PREBUILDS to its path`,
@@ -104,7 +104,7 @@ function explainLoadFailure({ packageName, description, path, requirements }: Ad
       ];
   return [
     `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platform})`,
-    `  file: ${path}${isMissing ? " (does not exist)" : ""}`,
+    `  file: ${path}${isAddonMissing ? " (does not exist)" : ""}`,
     `  reason: ${reason}`,
     "Likely causes:",
     ...likelyCauses.map((likelyCause) => `  - ${likelyCause}`),

@@ -49,7 +49,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   readonly #remedy: string;
   readonly #freeLists: FreeLists | undefined;
   /** Blocks, not tensors: a block is registered once, and then serves thousands of them. */
-  readonly #leakRegistry = new FinalizationRegistry<LeakedBlock>((leak) => this.#freeLeak(leak));
+  readonly #leakRegistry = new FinalizationRegistry<LeakedBlock>((leakedBlock) => this.#freeLeak(leakedBlock));
   /** Bytes of blocks that storages hold, now and at most. */
   #allocatedBytes = 0;
   #peakBytes = 0;
@@ -88,8 +88,12 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   }
 
   /** Makes a call that a completion answers. */
-  expect(where: string, retained: unknown, call: (completion: number, args: ArgumentBuffer) => void): Promise<void> {
-    return this.#runtime.completions.expect(retained, (completion) => {
+  expect(
+    where: string,
+    retainedObjects: unknown,
+    call: (completion: number, args: ArgumentBuffer) => void,
+  ): Promise<void> {
+    return this.#runtime.completions.expect(retainedObjects, (completion) => {
       const args = this.begin(where).number(completion);
       translateErrors(() => call(completion, args));
     });
@@ -143,10 +147,10 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.#freeNative(block);
   }
 
-  #freeLeak(leak: LeakedBlock): void {
+  #freeLeak(leakedBlock: LeakedBlock): void {
     if (this.#isClosed) return;
-    this.#allocatedBytes -= leak.byteLength;
-    this.#freeNative(leak);
+    this.#allocatedBytes -= leakedBlock.byteLength;
+    this.#freeNative(leakedBlock);
   }
 
   #freeNative({ id, byteLength }: LeakedBlock): void {

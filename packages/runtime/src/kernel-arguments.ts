@@ -51,7 +51,7 @@ const freeVariables = [
 /** The device whose features `checkFeatures` checks. */
 type FeatureDevice = Pick<Device, "type" | "index" | "features">;
 
-const factories = (Object.keys(kernelSchema) as KernelName[]).map(
+const methodFactories = (Object.keys(kernelSchema) as KernelName[]).map(
   (kernel) => [kernel, compileKernel(kernel, methodSource(kernel), freeVariables)] as const,
 );
 
@@ -134,9 +134,12 @@ function rejectDType({ dtype }: Tensor, expected: DType, where: string): never {
  * of a dtype that the schema does not allow with a DTypeError.
  */
 export function nativeKernels(device: FeatureDevice, host: KernelHost): Kernels {
-  const methods = factories.map(([name, factory]) => {
+  const methods = methodFactories.map(([name, createMethod]) => {
     const call = host.native[name];
-    return [name, factory({ device, host, call, checkFeatures, checkTile, codes, rejectDType, rejectValue })] as const;
+    return [
+      name,
+      createMethod({ device, host, call, checkFeatures, checkTile, codes, rejectDType, rejectValue }),
+    ] as const;
   });
   return Object.fromEntries(methods) as unknown as Kernels;
 }

@@ -31,26 +31,27 @@ function parseInterfaces(item: string, where: string): readonly string[] {
       received: JSON.stringify(item),
     });
   }
-  const matches = interfaces.filter(([name, infos = []]) =>
-    subnet ? infos.some((info) => isInSubnet(subnet, info)) : name === item,
+  const matchingInterfaces = interfaces.filter(([name, interfaceAddresses = []]) =>
+    subnet ? interfaceAddresses.some((interfaceAddress) => isInSubnet(subnet, interfaceAddress)) : name === item,
   );
-  if (matches.length > 0) return matches.map(([name]) => name);
-  const interfaceList = interfaces.map(
-    ([name, infos = []]) => `${name} (${infos.map((info) => info.address).join(", ")})`,
+  if (matchingInterfaces.length > 0) return matchingInterfaces.map(([name]) => name);
+  const interfaceTexts = interfaces.map(
+    ([name, interfaceAddresses = []]) =>
+      `${name} (${interfaceAddresses.map((interfaceAddress) => interfaceAddress.address).join(", ")})`,
   );
   throw new OptionError({
     where,
     expected: isSubnet ? `an interface of this host in the subnet ${item}` : `an interface of this host named ${item}`,
-    received: `interfaces ${interfaceList.join(", ")}`,
+    received: `interfaces ${interfaceTexts.join(", ")}`,
   });
 }
 
 function parseSubnet(text: string): BlockList | undefined {
-  const [, address = "", bits = ""] = /^([^/]*)\/(\d+)$/.exec(text) ?? [];
+  const [, address = "", prefixLength = ""] = /^([^/]*)\/(\d+)$/.exec(text) ?? [];
   const version = isIP(address);
-  if (version === 0 || Number(bits) > (version === 4 ? 32 : 128)) return undefined;
+  if (version === 0 || Number(prefixLength) > (version === 4 ? 32 : 128)) return undefined;
   const subnet = new BlockList();
-  subnet.addSubnet(address, Number(bits), version === 4 ? "ipv4" : "ipv6");
+  subnet.addSubnet(address, Number(prefixLength), version === 4 ? "ipv4" : "ipv6");
   return subnet;
 }
 

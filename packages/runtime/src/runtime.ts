@@ -6,7 +6,7 @@ interface PendingCompletion {
   readonly resolve: () => void;
   readonly reject: (error: Error) => void;
   /** What native code writes to until the completion arrives. */
-  readonly retained: unknown;
+  readonly retainedObjects: unknown;
 }
 
 /** Promises for work that native code completes later, by number: the JavaScript side of completion_queue.h. */
@@ -15,11 +15,11 @@ export class Completions {
   #lastId = 0;
 
   /** A promise, settled by the completion whose number `submit` is given; `held` stays alive until then. */
-  expect(retained: unknown, submit: (completion: number) => void): Promise<void> {
+  expect(retainedObjects: unknown, submit: (completion: number) => void): Promise<void> {
     return new Promise((resolve, reject) => {
       const completion = ++this.#lastId;
       submit(completion);
-      this.#pending.set(completion, { resolve, reject, retained });
+      this.#pending.set(completion, { resolve, reject, retainedObjects });
     });
   }
 

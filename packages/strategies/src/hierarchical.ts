@@ -61,12 +61,12 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
         remedy: "set intraNodeSize to the number of ranks per node",
       });
     },
-    meshError: (ctx) => spansSeveralHosts(ctx, gpu),
+    meshError: (ctx) => gpuAxisError(ctx, gpu),
   });
 }
 
 /** Ranks are numbered node by node: those of one node follow one another. */
-function spansSeveralHosts({ mesh }: Context, gpu: string): string | undefined {
+function gpuAxisError({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;
   if (ranks.every((rank, i) => rank === ranks[0]! + i)) return undefined;

@@ -29,7 +29,7 @@ export function warnAcrossHosts(ctx: Context, call: AttentionCall, kv: KvShard, 
   checkedContexts.add(ctx);
   const { hosts, shape } = ctx.mesh;
   if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
-  const options = recordedCall(ctx, call, kv, strategy.nested);
+  const options = createRecordOptions(ctx, call, kv, strategy.nested);
   void warnAboutTraffic(hosts, options, strategy);
 }
 
@@ -44,7 +44,7 @@ export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: 
 }
 
 /** The call as the planner records it. Tensors are not kept. */
-function recordedCall(ctx: Context, call: AttentionCall, kv: KvShard, backend: AttentionBackend): RecordOptions {
+function createRecordOptions(ctx: Context, call: AttentionCall, kv: KvShard, backend: AttentionBackend): RecordOptions {
   const { queries, keys, mask, q } = call;
   const [batch, numHeads, , headDim] = q.shape as readonly [number, number, number, number];
   const { shape } = ctx.mesh;
@@ -79,9 +79,9 @@ async function warnAboutTraffic(
     const orders = permutations(Object.keys(options.mesh));
     const arrangements = orders.map((axes) => arrangeHosts(hosts, options.mesh, axes));
     const [meshTraffic, ...alternativeTraffic] = countHostTraffic(options, [hosts, ...arrangements]);
-    const totals = alternativeTraffic.map(({ forward, backward }) => forward + backward);
-    const bestIndex = totals.indexOf(Math.min(...totals));
-    if (totals[bestIndex]! >= meshTraffic!.forward + meshTraffic!.backward) return;
+    const totalBytes = alternativeTraffic.map(({ forward, backward }) => forward + backward);
+    const bestIndex = totalBytes.indexOf(Math.min(...totalBytes));
+    if (totalBytes[bestIndex]! >= meshTraffic!.forward + meshTraffic!.backward) return;
     const mesh = formatMesh(Object.fromEntries(orders[bestIndex]!.map((axis) => [axis, options.mesh[axis]!])));
     const { forward, backward } = alternativeTraffic[bestIndex]!;
     emitWarning(

@@ -42,10 +42,10 @@ const backendFactories = {
  */
 export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
   const headParallel = ({ strategy }: Level) => strategy === "ulysses";
-  const order = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
+  const orderedLevels = [...levels.filter(headParallel), ...levels.filter((level) => !headParallel(level))];
   const resolveFactory = (strategy: LevelStrategy): BackendFactory =>
     typeof strategy === "function" ? strategy : backendFactories[strategy];
-  return order.reduceRight((inner, { axis, strategy }) => {
+  return orderedLevels.reduceRight((inner, { axis, strategy }) => {
     const backend = resolveFactory(strategy)(axis, inner);
     checkArgument(where, backend, option.backend());
     return backend;

@@ -55,8 +55,8 @@ function runCommand({ directory, command }) {
   const [, output] = / -o (\S+)/.exec(command) ?? [];
   for (const directoryPath of [directory, ...(output ? [dirname(resolve(directory, output))] : [])])
     mkdirSync(directoryPath, { recursive: true });
-  return new Promise((done, reject) => {
+  return new Promise((fulfill, reject) => {
     const child = spawn("sh", ["-c", command], { cwd: directory, stdio: ["ignore", "inherit", "inherit"] });
-    child.on("close", (code) => (code === 0 ? done() : reject(new Error(`failed (${code}): ${command}`))));
+    child.on("close", (code) => (code === 0 ? fulfill() : reject(new Error(`failed (${code}): ${command}`))));
   });
 }

@@ -70,13 +70,13 @@ async function runOrSkip(step, secondsLeft, out) {
   const { name, about, seconds = secondsLeft, within, skip } = step;
   if (skip !== undefined) return { name, about, outcome: skip, skipped: true, seconds: 0 };
   if (secondsLeft < MIN_STEP_SECONDS) return { name, about, outcome: "no time left", seconds: 0 };
-  const limit = Math.min(seconds, secondsLeft);
-  console.log(`── ${name}: ${about}, at most ${limit.toFixed(0)} s`);
+  const limitSeconds = Math.min(seconds, secondsLeft);
+  console.log(`── ${name}: ${about}, at most ${limitSeconds.toFixed(0)} s`);
   const file = join(out, "log.txt");
-  const command = [...step.command, ...(within?.(limit) ?? [])];
+  const command = [...step.command, ...(within?.(limitSeconds) ?? [])];
   appendFileSync(file, `\n══ ${name}: ${command.join(" ")}\n`);
   let tail = "";
-  const result = await runStep({ ...step, command }, limit, (data) => {
+  const result = await runStep({ ...step, command }, limitSeconds, (data) => {
     appendFileSync(file, data);
     tail = (tail + data).split("\n").slice(-TAIL_LINES).join("\n");
   });

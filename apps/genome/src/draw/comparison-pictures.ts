@@ -23,12 +23,12 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
   const points = methods.flatMap(({ curve: entries }) => entries);
   const positiveBytes = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
   const losses = points.map(({ held }) => held!.loss);
-  const range = [Math.min(...positiveBytes) / 1.5, Math.max(...positiveBytes) * 1.5] as const;
-  const heights = [Math.min(...losses) - 0.005, Math.max(...losses) + 0.005] as const;
-  const x = logAxis(range, [plotArea.left, plotArea.right]);
-  const y = linearAxis(heights, [plotArea.bottom, plotArea.top]);
-  const decades = Array.from({ length: 39 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3)).filter(
-    (each) => each >= range[0] && each <= range[1],
+  const bytesRange = [Math.min(...positiveBytes) / 1.5, Math.max(...positiveBytes) * 1.5] as const;
+  const lossRange = [Math.min(...losses) - 0.005, Math.max(...losses) + 0.005] as const;
+  const x = logAxis(bytesRange, [plotArea.left, plotArea.right]);
+  const y = linearAxis(lossRange, [plotArea.bottom, plotArea.top]);
+  const byteTicks = Array.from({ length: 39 }, (_, i) => [1, 2, 5][i % 3]! * 10 ** Math.floor(i / 3)).filter(
+    (each) => each >= bytesRange[0] && each <= bytesRange[1],
   );
   const { settings } = methods[0]!;
   return svg(
@@ -44,11 +44,11 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
         'fill="#f3f5f8"',
       ),
       smallText({ x: ZERO_BYTES_X, y: plotArea.bottom + 18 }, "nothing", 'text-anchor="middle"'),
-      ...axisTicks(heights).flatMap((loss) => [
+      ...axisTicks(lossRange).flatMap((loss) => [
         svgLine([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
         smallText({ x: ZERO_BYTES_X - 30, y: y(loss) + 4 }, loss.toFixed(2), 'text-anchor="end"'),
       ]),
-      ...decades.flatMap((bytes) => [
+      ...byteTicks.flatMap((bytes) => [
         svgLine([x(bytes), plotArea.top, x(bytes), plotArea.bottom], 'stroke="#e4e8ee"'),
         smallText({ x: x(bytes), y: plotArea.bottom + 18 }, formatBytes(bytes), 'text-anchor="middle"'),
       ]),
@@ -128,12 +128,12 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
     ...drawGrid(y, [left, right], "λ: selected chunks and exact attention"),
     ...routedMethods.flatMap(({ name, recall }, i) => {
       const x = left + i * groupWidth + groupWidth / 2;
-      const { recall: share, captured, chance } = recall!;
+      const { recall: recallShare, captured, chance } = recall!;
       const bar = (at: number, value: number, fill: string): string =>
         rect({ x: at, y: y(value), width: 30, height: MARGIN_BOTTOM - y(value) }, `fill="${fill}"`);
       return [
-        bar(x - 34, share, paletteColor(0)),
-        smallText({ x: x - 19, y: y(share) - 5 }, share.toFixed(2), 'text-anchor="middle"'),
+        bar(x - 34, recallShare, paletteColor(0)),
+        smallText({ x: x - 19, y: y(recallShare) - 5 }, recallShare.toFixed(2), 'text-anchor="middle"'),
         bar(x + 4, captured, paletteColor(2)),
         smallText({ x: x + 19, y: y(captured) - 5 }, captured.toFixed(2), 'text-anchor="middle"'),
         svgLine([x - 40, y(chance), x + 40, y(chance)], 'stroke="#b5446e" stroke-width="1.5" stroke-dasharray="4 3"'),

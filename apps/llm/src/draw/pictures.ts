@@ -64,7 +64,7 @@ export function drawLossCurve(points: readonly LossPoint[], settings: TrainSetti
       `stroke="${paletteColor(1)}" stroke-width="2"`,
     ),
     ...heldOutPoints.map(({ step, loss }) => circle(x(step), y(loss), 1)),
-    ...legend(["training", "held-out books"]),
+    ...drawLegend(["training", "held-out books"]),
   ]);
 }
 
@@ -72,7 +72,7 @@ function circle(x: number, y: number, series: number): string {
   return `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="3.5" fill="${paletteColor(series)}"/>`;
 }
 
-function legend(names: readonly string[]): readonly string[] {
+function drawLegend(names: readonly string[]): readonly string[] {
   return names.flatMap((name, i) => [
     rect({ x: area.right - 150, y: area.top + 6 + 20 * i, width: 12, height: 4 }, `fill="${paletteColor(i)}"`),
     svgText({ x: area.right - 130, y: area.top + 12 + 20 * i }, name),
@@ -106,7 +106,7 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
         ),
         ...series.map(({ at, loss }) => circle(x(at), y(loss), i)),
       ]),
-      ...legend(["by position", "the same tokens"]),
+      ...drawLegend(["by position", "the same tokens"]),
     ],
   );
 }

@@ -14,7 +14,7 @@ export interface NeedleRows {
 const firstRows: NeedleRows = { length: 64, maxFacts: 4, questionMode: "again", tokens: 1024 };
 
 /** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
-const shares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
+const stageStartShares = { text: 0.25, growing: 0.4, longest: 0.65 } as const;
 
 /** Facts of longer rows, at most, and tokens of a row for each. */
 const [maxFacts, tokensPerFact] = [32, 12];
@@ -33,20 +33,22 @@ export function curriculum(
   step: number,
   { steps, length }: { readonly steps: number; readonly length: number },
 ): NeedleRows {
-  const [textSteps, growingSteps, longestSteps] = [shares.text, shares.growing, shares.longest].map((stageShare) =>
-    Math.round(stageShare * steps),
-  );
-  const rows = [...rowLengthsUpTo(length)];
-  if (step < textSteps! || rows.length === 1) return rows[0]!;
-  if (step < growingSteps!) return rows[1]!;
+  const [textStartStep, growingStartStep, longestStartStep] = [
+    stageStartShares.text,
+    stageStartShares.growing,
+    stageStartShares.longest,
+  ].map((stageShare) => Math.round(stageShare * steps));
+  const rowKinds = [...rowLengthsUpTo(length)];
+  if (step < textStartStep! || rowKinds.length === 1) return rowKinds[0]!;
+  if (step < growingStartStep!) return rowKinds[1]!;
   // Of the lengths between the second and the last one.
-  const numBetween = Math.max(0, rows.length - 3);
+  const numBetweenLengths = Math.max(0, rowKinds.length - 3);
   const stage =
-    step < longestSteps!
-      ? 2 + Math.floor(((step - growingSteps!) * numBetween) / (longestSteps! - growingSteps!))
-      : rows.length - 1;
-  const lastStage = Math.min(stage, rows.length - 1);
-  return step % 2 === 0 ? rows[lastStage]! : rows[((step - 1) / 2) % lastStage]!;
+    step < longestStartStep!
+      ? 2 + Math.floor(((step - growingStartStep!) * numBetweenLengths) / (longestStartStep! - growingStartStep!))
+      : rowKinds.length - 1;
+  const lastStage = Math.min(stage, rowKinds.length - 1);
+  return step % 2 === 0 ? rowKinds[lastStage]! : rowKinds[((step - 1) / 2) % lastStage]!;
 }
 
 /** The kinds of rows, from the first to the longest. */

@@ -62,11 +62,8 @@ export function drawNeedleTexts(
     );
     const start = random.integer(filler.length - at.length);
     const fillerTokens = Array.from({ length: at.length }, (__, i) => filler[start + i]!);
-    const fillerDepths = facts.map((__, i) => (i === 0 ? at.depth : random.uniform()));
-    return createNeedleText(
-      { filler: fillerTokens, facts, depths: fillerDepths, asked: [0], length: at.length },
-      tokens,
-    );
+    const factDepths = facts.map((__, i) => (i === 0 ? at.depth : random.uniform()));
+    return createNeedleText({ filler: fillerTokens, facts, depths: factDepths, asked: [0], length: at.length }, tokens);
   });
 }
 
@@ -105,10 +102,10 @@ async function countFound(
   { texts, values }: { readonly texts: readonly NeedleText[]; readonly values: readonly number[] },
 ): Promise<number> {
   const { length } = texts[0]!.tokens;
-  const rows = Math.max(1, Math.floor(maxBatchTokens / length));
+  const textsPerBatch = Math.max(1, Math.floor(maxBatchTokens / length));
   let numFound = 0;
-  for (let first = 0; first < texts.length; first += rows) {
-    const batch = texts.slice(first, first + rows);
+  for (let first = 0; first < texts.length; first += textsPerBatch) {
+    const batch = texts.slice(first, first + textsPerBatch);
     const logits = await lastLogits(ctx, model, batch);
     const vocabSize = logits.length / batch.length;
     for (const [i, { answers }] of batch.entries()) {

@@ -32,11 +32,11 @@ export function factTokens(tokenizer: Tokenizer): FactTokens {
 }
 
 /** One key of so many is unseen: no text of a training has it. */
-const unseenShare = 4;
+const unseenDivisor = 4;
 
 /** Whether a key is kept out of the training. It follows from the key alone, so that it is so for every seed. */
 export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
-  return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % unseenShare === 0;
+  return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % unseenDivisor === 0;
 }
 
 /** So many facts with different keys, either all unseen or none. Values differ as long as there are others. */
@@ -87,13 +87,13 @@ export function createNeedleText({ filler, facts, depths, asked, length }: Needl
   const statement = (fact: Fact): readonly number[] => [...question(fact), values[fact.value]!, close];
   const fillerLength = length - factLength * (facts.length + asked.length - 1) - questionLength;
   const tokens: number[] = [];
-  let fillerUsed = 0;
+  let numFillerUsed = 0;
   for (const index of facts.map((_, i) => i).sort((a, b) => depths[a]! - depths[b]!)) {
-    for (const end = Math.round(depths[index]! * fillerLength); fillerUsed < end; fillerUsed++)
-      tokens.push(filler[fillerUsed]!);
+    for (const end = Math.round(depths[index]! * fillerLength); numFillerUsed < end; numFillerUsed++)
+      tokens.push(filler[numFillerUsed]!);
     tokens.push(...statement(facts[index]!));
   }
-  for (; fillerUsed < fillerLength; fillerUsed++) tokens.push(filler[fillerUsed]!);
+  for (; numFillerUsed < fillerLength; numFillerUsed++) tokens.push(filler[numFillerUsed]!);
   const [questions, answers]: [number[], number[]] = [[], []];
   for (const index of asked) {
     questions.push(tokens.length + questionLength - 1);

@@ -7,7 +7,7 @@ export interface TextListener {
   onError(error: ApiError): void;
 }
 
-interface RunningText {
+interface SubmittedRequest {
   readonly options: TextOptions;
   readonly listener: TextListener;
 }
@@ -20,18 +20,18 @@ type RankChannel = Channel<ServerMessage, RankMessage>;
  */
 export class Engine {
   readonly #maxRunningRequests: number;
-  readonly #maxWaiting: number;
+  readonly #maxWaitingRequests: number;
   #channel: RankChannel | undefined;
-  #waitingTexts = new Map<number, RunningText>();
-  readonly #runningTexts = new Map<number, RunningText>();
-  readonly #stats = new Map<number, (stats: RankStats | null) => void>();
+  #waitingRequests = new Map<number, SubmittedRequest>();
+  readonly #runningRequests = new Map<number, SubmittedRequest>();
+  readonly #statsResolvers = new Map<number, (stats: RankStats | null) => void>();
   #nextId = 0;
   #isStopping = false;
   #onDrained: () => void = () => {};
 
   constructor({ maxRunning, maxWaiting }: { readonly maxRunning: number; readonly maxWaiting: number }) {
     this.#maxRunningRequests = maxRunning;
-    this.#maxWaiting = maxWaiting;
+    this.#maxWaitingRequests = maxWaiting;
   }
 
   /** Whether ranks are there that generate. */
@@ -39,12 +39,12 @@ export class Engine {
     return this.#channel !== undefined && !this.#isStopping;
   }
 
-  get running(): number {
-    return this.#runningTexts.size;
+  get numRunning(): number {
+    return this.#runningRequests.size;
   }
 
-  get waiting(): number {
-    return this.#waitingTexts.size;
+  get numWaiting(): number {
+    return this.#waitingRequests.size;
   }
 
   /**
@@ -55,14 +55,17 @@ export class Engine {
   submit(options: TextOptions, listener: TextListener): () => void {
     if (this.#isStopping) throw unavailableError("the server is shutting down");
     if (!this.#channel) throw unavailableError("the ranks are starting; try again in a moment");
-    if (this.#runningTexts.size >= this.#maxRunningRequests && this.#waitingTexts.size >= this.#maxWaiting) {
-      throw new ApiError(429, `${this.#waitingTexts.size} requests are queued already; try again later`, {
+    if (
+      this.#runningRequests.size >= this.#maxRunningRequests &&
+      this.#waitingRequests.size >= this.#maxWaitingRequests
+    ) {
+      throw new ApiError(429, `${this.#waitingRequests.size} requests are queued already; try again later`, {
         code: "queue_full",
         headers: { "retry-after": "1" },
       });
     }
     const id = this.#nextId++;
-    this.#waitingTexts.set(id, { options, listener });
+    this.#waitingRequests.set(id, { options, listener });
     this.#dispatch();
     return () => this.#cancel(id);
   }
@@ -73,7 +76,7 @@ export class Engine {
     if (!channel) return Promise.resolve(null);
     const id = this.#nextId++;
     return new Promise((resolve) => {
-      this.#stats.set(id, resolve);
+      this.#statsResolvers.set(id, resolve);
       channel.send({ type: "stats", id });
     });
   }
@@ -89,30 +92,30 @@ export class Engine {
   receive(message: RankMessage): void {
     if (message.type === "ready") return;
     if (message.type === "stats") {
-      this.#stats.get(message.id)?.(message.stats);
-      this.#stats.delete(message.id);
+      this.#statsResolvers.get(message.id)?.(message.stats);
+      this.#statsResolvers.delete(message.id);
       return;
     }
     // One that was cancelled may have been under way.
-    const text = this.#runningTexts.get(message.id);
-    if (!text) return;
+    const request = this.#runningRequests.get(message.id);
+    if (!request) return;
     if (message.type === "failed") {
       this.#remove(message.id);
-      text.listener.onError(new ApiError(message.isRefused ? 400 : 500, message.message));
+      request.listener.onError(new ApiError(message.isRefused ? 400 : 500, message.message));
       return;
     }
     if (message.finishReason !== null) this.#remove(message.id);
-    text.listener.onPiece(message);
+    request.listener.onPiece(message);
   }
 
   /** The ranks are lost: 503 for the texts under way. */
   detach(reason: string): void {
     this.#channel = undefined;
-    for (const resolve of this.#stats.values()) resolve(null);
-    this.#stats.clear();
-    const lostTexts = [...this.#runningTexts.values()];
-    this.#runningTexts.clear();
-    for (const { listener } of lostTexts) listener.onError(unavailableError(reason));
+    for (const resolve of this.#statsResolvers.values()) resolve(null);
+    this.#statsResolvers.clear();
+    const lostRequests = [...this.#runningRequests.values()];
+    this.#runningRequests.clear();
+    for (const { listener } of lostRequests) listener.onError(unavailableError(reason));
     this.#onDrained();
   }
 
@@ -127,35 +130,35 @@ export class Engine {
   async stop(): Promise<boolean> {
     this.#isStopping = true;
     this.#rejectWaiting("the server is shutting down");
-    if (this.#runningTexts.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
+    if (this.#runningRequests.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
     this.#channel?.send({ type: "stop" });
     return this.#channel !== undefined;
   }
 
   #rejectWaiting(reason: string): void {
-    const rejectedTexts = [...this.#waitingTexts.values()];
-    this.#waitingTexts.clear();
-    for (const { listener } of rejectedTexts) listener.onError(unavailableError(reason));
+    const rejectedRequests = [...this.#waitingRequests.values()];
+    this.#waitingRequests.clear();
+    for (const { listener } of rejectedRequests) listener.onError(unavailableError(reason));
   }
 
   #dispatch(): void {
-    for (const [id, text] of this.#waitingTexts) {
-      if (!this.#channel || this.#runningTexts.size >= this.#maxRunningRequests) return;
-      this.#waitingTexts.delete(id);
-      this.#runningTexts.set(id, text);
-      this.#channel.send({ type: "generate", id, options: text.options });
+    for (const [id, request] of this.#waitingRequests) {
+      if (!this.#channel || this.#runningRequests.size >= this.#maxRunningRequests) return;
+      this.#waitingRequests.delete(id);
+      this.#runningRequests.set(id, request);
+      this.#channel.send({ type: "generate", id, options: request.options });
     }
   }
 
   #cancel(id: number): void {
-    if (this.#waitingTexts.delete(id) || !this.#runningTexts.has(id)) return;
+    if (this.#waitingRequests.delete(id) || !this.#runningRequests.has(id)) return;
     this.#channel?.send({ type: "cancel", id });
     this.#remove(id);
   }
 
   #remove(id: number): void {
-    this.#runningTexts.delete(id);
-    if (this.#runningTexts.size === 0) this.#onDrained();
+    this.#runningRequests.delete(id);
+    if (this.#runningRequests.size === 0) this.#onDrained();
     this.#dispatch();
   }
 }

@@ -123,7 +123,7 @@ function sendModel({ request, response, model }: Exchange): void {
 async function sendHealth({ response, engine }: Exchange): Promise<void> {
   const ranks = await engine.stats();
   const status = engine.isReady && ranks !== null ? "ready" : "unavailable";
-  const { running, waiting } = engine;
+  const { numRunning: running, numWaiting: waiting } = engine;
   sendJson(response, status === "ready" ? 200 : 503, { status, running, waiting, ranks });
 }
 

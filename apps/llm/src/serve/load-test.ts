@@ -60,14 +60,14 @@ type RequestOutcome = "whole" | "stream" | "cancelled" | "malformed";
 /** What each of the requests is: the kinds mixed evenly. */
 function assignKinds({ requests, cancelled, malformed }: LoadSettings): readonly RequestOutcome[] {
   const kinds = Array.from({ length: requests }, (_, i): RequestOutcome => (i % 2 === 0 ? "whole" : "stream"));
-  const assign = (kind: RequestOutcome, count: number): void => {
+  const assignEvenly = (kind: RequestOutcome, count: number): void => {
     const freeIndices = kinds.flatMap((requestKind, i) =>
       requestKind === "whole" || requestKind === "stream" ? [i] : [],
     );
     for (let i = 0; i < count; i++) kinds[freeIndices[Math.floor(((i + 0.5) * freeIndices.length) / count)]!] = kind;
   };
-  assign("cancelled", cancelled);
-  assign("malformed", malformed);
+  assignEvenly("cancelled", cancelled);
+  assignEvenly("malformed", malformed);
   return kinds;
 }
 
@@ -111,7 +111,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     const response = await post(createBody(i));
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
     const { choices, usage } = (await response.json()) as CompletionResponse;
-    generated += usage.completion_tokens;
+    generatedTokens += usage.completion_tokens;
     return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
   };
   /** Leaves after so many events, which closes the connection. */
@@ -119,30 +119,30 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     const startTime = performance.now();
     const response = await post({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
     if (response.status !== 200) throw new Error(`status ${response.status}: ${await response.text()}`);
-    let [text, count, reason, usage] = ["", 0, "", 0];
+    let [text, numReceived, finishReason, completionTokens] = ["", 0, "", 0];
     for await (const event of readEvents(response)) {
       if (event.error) throw new Error(event.error.message);
-      if (count++ === 0) firstTokenTimes.push(performance.now() - startTime);
+      if (numReceived++ === 0) firstTokenTimes.push(performance.now() - startTime);
       text += event.choices![0]?.text ?? "";
-      reason = event.choices![0]?.finish_reason ?? reason;
-      usage = event.usage?.completion_tokens ?? usage;
-      if (count >= events) return "cancelled";
+      finishReason = event.choices![0]?.finish_reason ?? finishReason;
+      completionTokens = event.usage?.completion_tokens ?? completionTokens;
+      if (numReceived >= events) return "cancelled";
     }
-    generated += usage;
-    return `${text} ${reason} ${usage}`;
+    generatedTokens += completionTokens;
+    return `${text} ${finishReason} ${completionTokens}`;
   };
   const [latencies, firstTokenTimes, faults]: [number[], number[], string[]] = [[], [], []];
   const refused: Record<string, number> = {};
-  let [generated, completed, cancelled] = [0, 0, 0];
+  let [generatedTokens, completed, cancelled] = [0, 0, 0];
   // Prompts and temperatures repeat after so many requests.
   const soloTexts: string[] = [];
   for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWhole(i));
-  [generated, firstTokenTimes.length] = [0, 0];
-  const malformed = malformedRequests(model);
+  [generatedTokens, firstTokenTimes.length] = [0, 0];
+  const malformedCases = malformedRequests(model);
   const request = async (kind: RequestOutcome, i: number): Promise<void> => {
     if (kind === "malformed") {
       const [status, path, init] =
-        malformed[Object.values(refused).reduce((sum, count) => sum + count, 0) % malformed.length]!;
+        malformedCases[Object.values(refused).reduce((sum, count) => sum + count, 0) % malformedCases.length]!;
       refused[status] = (refused[status] ?? 0) + 1;
       const response = await fetch(url + path, init);
       const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
@@ -177,7 +177,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const seconds = (performance.now() - startTime) / 1000;
   return {
     ...{ completed, cancelled, refused, faults, seconds },
-    tokensPerSecond: generated / seconds,
+    tokensPerSecond: generatedTokens / seconds,
     latency: quantiles(latencies),
     firstToken: quantiles(firstTokenTimes),
   };

@@ -62,20 +62,20 @@ function isEmptyValue(value: unknown): boolean {
  */
 export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
   const fields = new RequestFields(parseBody(body));
-  const name = fields.get("model", (value) => typeof value === "string", "a string");
+  const name = fields.getField("model", (value) => typeof value === "string", "a string");
   if (name === undefined)
     throw invalidFieldError("model", `model: required; this server has the model "${model.name}"`);
   if (name !== model.name) {
     const message = `the model "${String(name)}" does not exist; this server has the model "${model.name}"`;
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
   }
-  fields.checkNames(kind);
+  fields.rejectUnsupportedFields(kind);
   const tokens = kind === "chat" ? chatTokens(fields, model) : promptTokens(fields, model);
-  const stream = fields.get("stream_options", isJson, "an object") as Json | undefined;
+  const stream = fields.getField("stream_options", isJson, "an object") as Json | undefined;
   return {
     kind,
     options: { tokens, maxNewTokens: parseNewTokens(kind, fields, { tokens, model }), ...parseSamplingOptions(fields) },
-    isStreamed: fields.get("stream", isBoolean, "true or false") === true,
+    isStreamed: fields.getField("stream", isBoolean, "true or false") === true,
     includesUsage: stream?.["include_usage"] === true,
   };
 }
@@ -101,13 +101,13 @@ class RequestFields {
     this.#json = json;
   }
 
-  get(name: string, accepts: (value: unknown) => boolean, expected: string): unknown {
+  getField(name: string, accepts: (value: unknown) => boolean, expected: string): unknown {
     const value = this.#json[name] ?? undefined;
     if (value === undefined || accepts(value)) return value;
     throw invalidFieldError(name, `${name}: expected ${expected}, received ${shorten(value)}`);
   }
 
-  number(
+  getNumber(
     name: string,
     {
       min,
@@ -128,11 +128,11 @@ class RequestFields {
       value >= (min ?? -Infinity) &&
       value > above &&
       value <= max;
-    return this.get(name, accepts, expected) as number | undefined;
+    return this.getField(name, accepts, expected) as number | undefined;
   }
 
   /** Refuses what the server does not have: a client may depend on it. */
-  checkNames(kind: RequestKind): void {
+  rejectUnsupportedFields(kind: RequestKind): void {
     for (const [name, value] of Object.entries(this.#json)) {
       if (value === null) continue;
       const ignoredField = Object.hasOwn(ignoredFields, name) ? ignoredFields[name] : undefined;
@@ -156,9 +156,9 @@ function parseNewTokens(
   fields: RequestFields,
   { tokens, model }: { tokens: readonly number[]; model: ServedModel },
 ): number {
-  const maxTokens = fields.number("max_tokens", { min: 1, isInteger: true });
+  const maxTokens = fields.getNumber("max_tokens", { min: 1, isInteger: true });
   const requestedTokens =
-    (kind === "chat" ? fields.number("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? maxTokens;
+    (kind === "chat" ? fields.getNumber("max_completion_tokens", { min: 1, isInteger: true }) : null) ?? maxTokens;
   const availableTokens = model.maxLength - tokens.length;
   if (availableTokens < (requestedTokens ?? 1)) {
     const message = `the maximum context length is ${model.maxLength} tokens; the prompt has ${tokens.length} tokens, and ${requestedTokens === undefined ? "at least 1 more is required" : `${requestedTokens} more were requested`}`;
@@ -168,11 +168,11 @@ function parseNewTokens(
 }
 
 function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens" | "maxNewTokens"> {
-  const temperature = fields.number("temperature", { min: 0, max: 2 });
-  const topP = fields.number("top_p", { above: 0, max: 1 });
-  const topK = fields.number("top_k", { min: 0, isInteger: true });
-  const repetitionPenalty = fields.number("repetition_penalty", { above: 0 });
-  const seed = fields.number("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
+  const temperature = fields.getNumber("temperature", { min: 0, max: 2 });
+  const topP = fields.getNumber("top_p", { above: 0, max: 1 });
+  const topK = fields.getNumber("top_k", { min: 0, isInteger: true });
+  const repetitionPenalty = fields.getNumber("repetition_penalty", { above: 0 });
+  const seed = fields.getNumber("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
   return {
     seed,
     stopStrings: stopStrings(fields),
@@ -187,7 +187,7 @@ function stopStrings(fields: RequestFields): readonly string[] {
   const isStopString = (value: unknown): boolean => typeof value === "string" && value !== "";
   const accepts = (value: unknown): boolean =>
     isStopString(value) || (Array.isArray(value) && value.length <= maxStopStrings && value.every(isStopString));
-  const stop = fields.get(
+  const stop = fields.getField(
     "stop",
     accepts,
     `a non-empty string, or an array of at most ${maxStopStrings} non-empty strings`,
@@ -202,7 +202,7 @@ function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedMod
   const isPromptValue = (value: unknown): boolean => typeof value === "string" || areTokenIds(value);
   const accepts = (value: unknown): boolean =>
     isPromptValue(value) || (Array.isArray(value) && value.length === 1 && isPromptValue(value[0]));
-  const promptField = fields.get("prompt", accepts, "a string, or an array of token ids") as
+  const promptField = fields.getField("prompt", accepts, "a string, or an array of token ids") as
     | string
     | number[]
     | [string | number[]];
@@ -221,7 +221,7 @@ function promptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedMod
 
 function chatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
   const accepts = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
-  const messagesField = fields.get("messages", accepts, "a non-empty array of messages") as
+  const messagesField = fields.getField("messages", accepts, "a non-empty array of messages") as
     | readonly unknown[]
     | undefined;
   if (messagesField === undefined) throw invalidFieldError("messages", "messages: required");

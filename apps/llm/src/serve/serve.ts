@@ -63,9 +63,9 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     http.closeIdleConnections();
     return closingHttp;
   };
-  const force = new AbortController();
+  const forceController = new AbortController();
   let isStopping = false;
-  const done = runRanks(settings, { engine, socket, options, signal: force.signal })
+  const done = runRanks(settings, { engine, socket, options, signal: forceController.signal })
     .catch((error: unknown) => {
       if (!isStopping) throw error;
     })
@@ -77,7 +77,7 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     });
   const kill = (): void => {
     isStopping = true;
-    force.abort();
+    forceController.abort();
   };
   const stop = (): void => {
     if (isStopping) return;
@@ -107,17 +107,17 @@ async function listen(http: HttpServer, host: string, port: number): Promise<voi
 
 /** Where rank 0 of each attempt connects. */
 function acceptRanks(engine: Engine, onReady: () => void): Server {
-  let current: Channel<ServerMessage, RankMessage> | undefined;
+  let readyChannel: Channel<ServerMessage, RankMessage> | undefined;
   return createServer((socket) => {
     const channel = new Channel<ServerMessage, RankMessage>(socket, {
       onMessage(message) {
         if (message.type !== "ready") return engine.receive(message);
-        current = channel;
+        readyChannel = channel;
         engine.attach(channel);
         onReady();
       },
       onClose() {
-        if (current === channel) engine.detach("the connection to the ranks was lost; try again in a moment");
+        if (readyChannel === channel) engine.detach("the connection to the ranks was lost; try again in a moment");
       },
     });
   });

@@ -22,16 +22,16 @@ const pairKey = (a: number, b: number): number => a * 2 ** 20 + b;
  * Byte-pair encoding (Sennrich et al. 2016) on bytes: the most frequent pair of neighbours becomes a token, until there are `size`; of pairs
  * that are as frequent, that with the smaller ids. The same texts give the same tokenizer, to the last byte. Words are never joined.
  */
-export function trainBytePairs(texts: readonly string[], size: number): BytePairs {
+export function trainBytePairs(texts: readonly string[], vocabSize: number): BytePairs {
   const tokens = [endToken, ...alphabet];
-  if (!(Number.isSafeInteger(size) && size >= tokens.length)) {
-    throw new RangeError(`trainBytePairs: expected a vocabulary of at least ${tokens.length}, received ${size}`);
+  if (!(Number.isSafeInteger(vocabSize) && vocabSize >= tokens.length)) {
+    throw new RangeError(`trainBytePairs: expected a vocabulary of at least ${tokens.length}, received ${vocabSize}`);
   }
   const tokenIds = new Map(tokens.map((token, id) => [token, id]));
   const words = countWords(texts, tokenIds);
   const pairs = new PairCounts(words);
   const merges: [string, string][] = [];
-  while (tokens.length < size) {
+  while (tokens.length < vocabSize) {
     const bestPair = pairs.findMostFrequent();
     if (!bestPair) break;
     const [a, b] = bestPair;
@@ -64,8 +64,8 @@ class PairCounts {
     const { ids, count } = word;
     for (let i = 0; i + 1 < ids.length; i++) {
       const key = pairKey(ids[i]!, ids[i + 1]!);
-      const total = (this.#pairCounts.get(key) ?? 0) + sign * count;
-      if (total > 0) this.#pairCounts.set(key, total);
+      const newCount = (this.#pairCounts.get(key) ?? 0) + sign * count;
+      if (newCount > 0) this.#pairCounts.set(key, newCount);
       else this.#pairCounts.delete(key);
       const containingWords = this.#wordsByPair.get(key) ?? new Set();
       if (sign > 0) this.#wordsByPair.set(key, containingWords.add(word));
@@ -83,13 +83,13 @@ class PairCounts {
   }
 
   /** Puts the new token in the place of the pair, in every word. */
-  merge([a, b]: readonly [number, number], merged: number): void {
+  merge([a, b]: readonly [number, number], mergedToken: number): void {
     for (const word of [...(this.#wordsByPair.get(pairKey(a, b)) ?? [])]) {
       this.#addWord(word, -1);
       const ids: number[] = [];
       for (let i = 0; i < word.ids.length; i++) {
         const matchesPair = word.ids[i] === a && word.ids[i + 1] === b;
-        ids.push(matchesPair ? merged : word.ids[i]!);
+        ids.push(matchesPair ? mergedToken : word.ids[i]!);
         if (matchesPair) i++;
       }
       word.ids = ids;

@@ -121,7 +121,7 @@ class AttentionBench implements AsyncDisposable {
   /** Seconds from when all ranks are idle until all are done. */
   async measureOnce(): Promise<number> {
     await this.#synchronize();
-    const bytesBefore = this.#totalBytesSent();
+    const initialBytesSent = this.#totalBytesSent();
     const startTime = performance.now();
     const outputs = this.#shards.map(({ ctx, q, k, v }) => {
       const { mask } = this.#settings;
@@ -130,7 +130,7 @@ class AttentionBench implements AsyncDisposable {
     if (this.#settings.backward) for (const [i, out] of outputs.entries()) out.backward(this.#shards[i]!.dOut);
     await this.#synchronize();
     const seconds = (performance.now() - startTime) / 1000;
-    this.bytesSent = this.#totalBytesSent() - bytesBefore;
+    this.bytesSent = this.#totalBytesSent() - initialBytesSent;
     for (const out of outputs) out[Symbol.dispose]();
     for (const { q, k, v } of this.#shards) {
       for (const x of [q, k, v]) {
@@ -161,9 +161,14 @@ function makeShard(
   rows: number,
 ): Shard {
   const createInput = (heads: number, seed: number): Tensor => {
-    const x = fromArray(ctx, generateNoise(heads * rows * headDim, seed + 17 * ctx.rank), [1, heads, rows, headDim], {
-      dtype,
-    });
+    const x = fromArray(
+      ctx,
+      generateUniformValues(heads * rows * headDim, seed + 17 * ctx.rank),
+      [1, heads, rows, headDim],
+      {
+        dtype,
+      },
+    );
     x.requiresGrad = backward && seed < 3;
     return x;
   };
@@ -177,7 +182,7 @@ function makeShard(
 }
 
 /** From −1 to 1, the same each time (Lehmer 1951). */
-function generateNoise(length: number, seed: number): Float32Array {
+function generateUniformValues(length: number, seed: number): Float32Array {
   let state = seed + 1;
   return Float32Array.from({ length }, () => {
     state = (state * 48_271) % 2_147_483_647;

@@ -47,11 +47,11 @@ export function drawBench(measurements: readonly Measurement[], title: string): 
   const names = [...new Set(measurements.map(({ backend }) => backend))];
   const barWidth = CHART_WIDTH - LABEL_WIDTH - 190;
   const bars = measurements.map((each, i) => {
-    const longest = Math.max(
+    const maxSeconds = Math.max(
       ...measurements.filter(({ seqLength }) => seqLength === each.seqLength).map(({ seconds }) => seconds),
     );
     const y = 60 + i * LINE_HEIGHT;
-    const width = Math.max(1, (each.seconds / longest) * barWidth);
+    const width = Math.max(1, (each.seconds / maxSeconds) * barWidth);
     const valueText = `${formatSeconds(each.seconds)}, ${each.ratio.toFixed(2)} ×`;
     const bar = rect(
       { x: LABEL_WIDTH, y, width, height: LINE_HEIGHT - 8 },

@@ -38,28 +38,34 @@ const packagesCheck: Check = {
   name: "packages",
   async run(system) {
     const version = system.version(UMBRELLA_PACKAGE);
-    const installed = OPTIONAL_PACKAGES.filter((name) => system.version(name) !== undefined);
+    const installedPackages = OPTIONAL_PACKAGES.filter((name) => system.version(name) !== undefined);
     return [
       ok(
-        [`${UMBRELLA_PACKAGE} ${version ?? "of unknown version"}`, ...installed.map((name) => `with ${name}`)].join(
-          ", ",
-        ),
+        [
+          `${UMBRELLA_PACKAGE} ${version ?? "of unknown version"}`,
+          ...installedPackages.map((name) => `with ${name}`),
+        ].join(", "),
       ),
-      ...checkVersions(system, [...REQUIRED_PACKAGES, ...installed], version),
+      ...checkVersions(system, [...REQUIRED_PACKAGES, ...installedPackages], version),
       ...(await checkTwoRanks(system)),
     ];
   },
 };
 
-function checkVersions(system: System, names: readonly string[], wanted: string | undefined): readonly Finding[] {
+function checkVersions(
+  system: System,
+  names: readonly string[],
+  expectedVersion: string | undefined,
+): readonly Finding[] {
   return names.flatMap((name) => {
     const version = system.version(name);
-    if (version === undefined) return [problem(`${name} is missing`, `npm install ${name}@${wanted ?? "latest"}`)];
-    if (version === wanted) return [];
+    if (version === undefined)
+      return [problem(`${name} is missing`, `npm install ${name}@${expectedVersion ?? "latest"}`)];
+    if (version === expectedVersion) return [];
     return [
       problem(
         `${name} has version ${version}`,
-        `npm install ${name}@${wanted}: all @mosaic packages need the same version`,
+        `npm install ${name}@${expectedVersion}: all @mosaic packages need the same version`,
       ),
     ];
   });
@@ -157,8 +163,10 @@ export function formatReport(sections: readonly Section[], summary = "all instal
     findings.flatMap(({ level, text, remedy }, i) => {
       const indent = " ".repeat(width + 2);
       const body = text.replaceAll("\n", `\n${indent}`);
-      const first = `${levelSymbols[level]} ${(i === 0 ? name : "").padEnd(width)}${body}`;
-      return remedy === undefined ? [first] : [first, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
+      const firstLine = `${levelSymbols[level]} ${(i === 0 ? name : "").padEnd(width)}${body}`;
+      return remedy === undefined
+        ? [firstLine]
+        : [firstLine, `${indent}→ ${remedy.trim().replaceAll("\n", `\n${indent}  `)}`];
     }),
   );
   return [...lines, "", formatSummary(sections, summary)].join("\n");

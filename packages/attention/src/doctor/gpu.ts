@@ -64,11 +64,11 @@ async function checkProducts(
   if (gpus.some(({ problem }) => problem !== undefined)) return [];
   const probeResult = await runProbe("gpus");
   if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
-  const wrongIndex = probeResult.value.findIndex((product) => product !== 6);
-  if (wrongIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each")];
+  const failedGpuIndex = probeResult.value.findIndex((product) => product !== 6);
+  if (failedGpuIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each")];
   return [
     problem(
-      `the test matmul on GPU ${wrongIndex} returned ${probeResult.value[wrongIndex]}, expected 6`,
+      `the test matmul on GPU ${failedGpuIndex} returned ${probeResult.value[failedGpuIndex]}, expected 6`,
       "test the GPU with compute-sanitizer and dcgmi diag",
     ),
   ];
@@ -147,19 +147,21 @@ export const ncclCheck: Check = {
   name: "NCCL",
   async run(system) {
     const cuda = await system.runProbe("cuda");
-    const count = "value" in cuda ? cuda.value.gpus.length : 0;
+    const gpuCount = "value" in cuda ? cuda.value.gpus.length : 0;
     if (system.version("@mosaic/collectives-nccl") === undefined) {
-      if (count < 2) return [];
+      if (gpuCount < 2) return [];
       return [
-        note(`${count} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
+        note(`${gpuCount} GPUs, but @mosaic/collectives-nccl is not installed`, "npm install @mosaic/collectives-nccl"),
       ];
     }
     const probeResult = await system.runProbe("nccl");
     if ("value" in probeResult) return [ok(`${probeResult.value.version}, ${probeResult.value.library}`)];
     const [text, remedy] = formatFailure(probeResult.error);
-    if (count > 1 || probeResult.error.name === "AddonLoadError") return [problem(text, remedy)];
+    if (gpuCount > 1 || probeResult.error.name === "AddonLoadError") return [problem(text, remedy)];
     return [
-      count === 1 ? note(`${text}: required only with more than one GPU`, remedy) : note("not required without a GPU"),
+      gpuCount === 1
+        ? note(`${text}: required only with more than one GPU`, remedy)
+        : note("not required without a GPU"),
     ];
   },
 };

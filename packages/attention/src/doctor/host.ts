@@ -76,15 +76,15 @@ function memoryLimit(system: System): number | undefined {
 
 /** Processors' worth of time that they allow; undefined if they set no limit. */
 function cpuLimit(system: System): number | undefined {
-  const quotas = readCgroupFiles(system, "", "cpu.max").map((text) => {
+  const cpuShares = readCgroupFiles(system, "", "cpu.max").map((text) => {
     const [quota, period] = text.trim().split(" ").map(Number);
     return quota! / period!;
   });
   const periods = readCgroupFiles(system, "cpu", "cpu.cfs_period_us");
   readCgroupFiles(system, "cpu", "cpu.cfs_quota_us").forEach((text, i) =>
-    quotas.push(Number(text) / Number(periods[i])),
+    cpuShares.push(Number(text) / Number(periods[i])),
   );
-  const limits = quotas.filter((share) => share > 0);
+  const limits = cpuShares.filter((share) => share > 0);
   return limits.length > 0 ? Math.min(...limits) : undefined;
 }
 
@@ -171,11 +171,16 @@ export const networkCheck: Check = {
   run(system) {
     const { interfaces } = system;
     const ports = rdmaPorts(system);
-    const [up, inactivePorts] = [ports.filter(({ isActive }) => isActive), ports.filter(({ isActive }) => !isActive)];
+    const [activePorts, inactivePorts] = [
+      ports.filter(({ isActive }) => isActive),
+      ports.filter(({ isActive }) => !isActive),
+    ];
     const interfaceText = interfaces.length > 0 ? interfaces.join(", ") : "no interface except the loopback";
     return [
       ok(interfaceText),
-      ...(up.length > 0 ? [ok(`RDMA: ${up.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)] : []),
+      ...(activePorts.length > 0
+        ? [ok(`RDMA: ${activePorts.map(({ name, speed }) => `${name} (${speed})`).join("; ")}`)]
+        : []),
       ...inactivePorts.map(({ name, speed }) =>
         note(`RDMA port ${name} is not active (${speed})`, "check its cable and subnet manager"),
       ),
@@ -245,10 +250,10 @@ function detectLauncher(env: NodeJS.ProcessEnv): string | undefined {
 export const environmentCheck: Check = {
   name: "settings",
   run({ env }) {
-    const set = Object.entries(env)
+    const setVariables = Object.entries(env)
       .filter(([name]) => /^(MOSAIC|NCCL)_/.test(name) && !/TOKEN|STORE/.test(name))
       .map(([name, value]) => `${name}=${value}`)
       .sort();
-    return set.length > 0 ? [ok(set.join(" "))] : [];
+    return setVariables.length > 0 ? [ok(setVariables.join(" "))] : [];
   },
 };

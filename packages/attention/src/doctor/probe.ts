@@ -52,10 +52,10 @@ async function matmulOnGpus(): Promise<readonly number[]> {
   return products;
 }
 
-const PINGS = 100;
+const PING_COUNT = 100;
 const LARGE_MESSAGE_BYTES = 2 ** 22;
 /** Seconds that a measurement of bandwidth is to take. */
-const TRANSFER_SECONDS = 0.3;
+const TARGET_TRANSFER_SECONDS = 0.3;
 
 /** What this host reaches over UCX towards each other one, of which each runs this at the same time. */
 async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<Probes["ucxLinks"]>) {
@@ -64,12 +64,15 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
   const collectives = ucx({ name: "mosaic-doctor", connectTimeout: 20, ...(ports && { ports }) });
   const options = { device: cpu({ threads: 1 }), collectives, rank, worldSize, timeout: 30 };
   await using ctx = await init(options);
-  const messages = Math.max(1, Math.min(32, Math.round((Number(bandwidth) * TRANSFER_SECONDS) / LARGE_MESSAGE_BYTES)));
+  const numMessages = Math.max(
+    1,
+    Math.min(32, Math.round((Number(bandwidth) * TARGET_TRANSFER_SECONDS) / LARGE_MESSAGE_BYTES)),
+  );
   const links: (MeasuredLink | null)[] = Array.from({ length: worldSize }, () => null);
   for (const peers of roundRobinPairs(worldSize)) {
     const peer = peers[rank]!;
     for (const sender of peer < 0 ? [] : [Math.min(rank, peer), Math.max(rank, peer)]) {
-      const measured = await measureUcxLink(ctx, { peer, isSender: sender === rank, messages });
+      const measured = await measureUcxLink(ctx, { peer, isSender: sender === rank, numMessages });
       if (sender === rank) links[peer] = measured;
     }
     ctx.world.barrier().wait();
@@ -81,11 +84,11 @@ async function measureUcxLinks(...[index, count, bandwidth, ports]: Parameters<P
 interface UcxTransfer {
   readonly peer: number;
   readonly isSender: boolean;
-  readonly messages: number;
+  readonly numMessages: number;
 }
 
 /** Both sides call it: pings to and fro, then messages one way and an answer. */
-async function measureUcxLink(ctx: Context, { peer, isSender, messages }: UcxTransfer): Promise<MeasuredLink> {
+async function measureUcxLink(ctx: Context, { peer, isSender, numMessages }: UcxTransfer): Promise<MeasuredLink> {
   using smallMessage = ones(ctx, [1]);
   using largeMessage = ones(ctx, [LARGE_MESSAGE_BYTES / 4]);
   const send = (tensor: Tensor): void => ctx.world.sendRecv([{ tensor, to: peer }]).wait();
@@ -98,20 +101,20 @@ async function measureUcxLink(ctx: Context, { peer, isSender, messages }: UcxTra
     return (performance.now() - begin) / 1000;
   };
   const pingPong = (): void => {
-    for (let i = 0; i < PINGS; i++) {
+    for (let i = 0; i < PING_COUNT; i++) {
       sendOrReceive(smallMessage);
       receiveOrSend(smallMessage);
     }
   };
   const stream = (): void => {
-    for (let i = 0; i < messages; i++) sendOrReceive(largeMessage);
+    for (let i = 0; i < numMessages; i++) sendOrReceive(largeMessage);
     receiveOrSend(smallMessage);
   };
   // The first of each connects and faults pages in.
   await measureSeconds(pingPong);
-  const latency = (await measureSeconds(pingPong)) / PINGS / 2;
+  const latency = (await measureSeconds(pingPong)) / PING_COUNT / 2;
   await measureSeconds(stream);
-  return { latency, bandwidth: (messages * LARGE_MESSAGE_BYTES) / (await measureSeconds(stream)) };
+  return { latency, bandwidth: (numMessages * LARGE_MESSAGE_BYTES) / (await measureSeconds(stream)) };
 }
 
 /** The planner's profile of this host, with as many ranks as it has in the job. */

@@ -83,19 +83,19 @@ function countRowTraffic(problem: DispatchProblem, groupByRank: Int32Array, grou
   const [received, sent] = [new Float64Array(groups), new Float64Array(groups)];
   const chunksByGroup: number[][] = Array.from({ length: groups }, () => []);
   for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByRank[chunk]!]!.push(chunk);
-  const countChanges = new Int32Array(atomRows.length + 1);
+  const numRequiringDeltas = new Int32Array(atomRows.length + 1);
   for (let group = 0; group < groups; group++) {
-    countChanges.fill(0);
+    numRequiringDeltas.fill(0);
     for (const chunk of chunksByGroup[group]!) {
       const intervals = required[chunk]!;
       for (let i = 0; i < intervals.length; i += 2) {
-        countChanges[intervals[i]!]!++;
-        countChanges[intervals[i + 1]!]!--;
+        numRequiringDeltas[intervals[i]!]!++;
+        numRequiringDeltas[intervals[i + 1]!]!--;
       }
     }
     let numRequiring = 0;
     for (let atom = 0; atom < atomRows.length; atom++) {
-      numRequiring += countChanges[atom]!;
+      numRequiring += numRequiringDeltas[atom]!;
       if (numRequiring === 0) continue;
       const owner = groupByRank[atomOwner[atom]!]!;
       if (owner === group) continue;

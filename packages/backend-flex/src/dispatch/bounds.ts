@@ -19,7 +19,7 @@ export interface DispatchBounds {
 
 const BALANCE_TOLERANCE = 1.02;
 /** Weighted sums of pairs and rows sent that are tried, and one. */
-const NUM_WEIGHTS = 8;
+const NUM_WEIGHT_STEPS = 8;
 
 /**
  * Lower bounds; M = ⌈n/P⌉ chunks are the maxRows rows of a rank, B the maxRows pairs.
@@ -42,14 +42,16 @@ const NUM_WEIGHTS = 8;
  */
 export function computeBounds(problem: DispatchProblem): DispatchBounds {
   const { model, totalPairs, ranks } = problem;
-  const rank = new RowBounds(problem, "rank");
-  const host = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
+  const rankBounds = new RowBounds(problem, "rank");
+  const hostBounds = model.isTwoLevel ? new RowBounds(problem, "host") : undefined;
   const minimalMaxPairs = minMaxPairs(problem);
   const linkTime = (time: number): number => {
     const pairs = model.pair > 0 ? time / model.pair : Number.POSITIVE_INFINITY;
-    const maxRows = rank.maxRows(pairs, model.maxRows(time, "rank"));
-    const minTime = model.minLinkTime(maxRows, rank.meanRows(pairs), "rank");
-    return host ? Math.max(minTime, model.minLinkTime(host.maxRows(pairs), host.meanRows(pairs), "host")) : minTime;
+    const maxRows = rankBounds.maxRows(pairs, model.maxRows(time, "rank"));
+    const minTime = model.minLinkTime(maxRows, rankBounds.meanRows(pairs), "rank");
+    return hostBounds
+      ? Math.max(minTime, model.minLinkTime(hostBounds.maxRows(pairs), hostBounds.meanRows(pairs), "host"))
+      : minTime;
   };
   let low = model.pair * minimalMaxPairs;
   const isFeasible = (time: number): boolean => linkTime(time) <= time;
@@ -61,13 +63,13 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
       else low = middle;
     }
   }
-  const hiddenCost = model.hiddenRowCost("rank") * rank.meanRows(Infinity);
+  const hiddenCost = model.hiddenRowCost("rank") * rankBounds.meanRows(Infinity);
   return {
     imbalance: totalPairs === 0 ? 1 : (minimalMaxPairs * ranks) / totalPairs,
-    rows: rank.meanRows(Infinity),
-    balancedRows: rank.meanRows(minimalMaxPairs * BALANCE_TOLERANCE),
+    rows: rankBounds.meanRows(Infinity),
+    balancedRows: rankBounds.meanRows(minimalMaxPairs * BALANCE_TOLERANCE),
     time: low,
-    objective: low + hiddenCost + (host ? model.hiddenRowCost("host") * host.meanRows(Infinity) : 0),
+    objective: low + hiddenCost + (hostBounds ? model.hiddenRowCost("host") * hostBounds.meanRows(Infinity) : 0),
   };
 }
 
@@ -97,36 +99,36 @@ interface DocumentSpan {
 
 /** Bounds of the rows that ranks, or hosts, receive if none of them has more than so many pairs. */
 class RowBounds {
-  readonly #groups: number;
+  readonly #numGroups: number;
   /** Ranks of a group. */
-  readonly #windowWidth: number;
+  readonly #ranksPerGroup: number;
   /** Rows of a group at maxRows. */
-  readonly #rows: number;
+  readonly #rowsPerGroup: number;
   readonly #documents: readonly DocumentSpan[];
   readonly #problem: DispatchProblem;
   /** By any mask's bound: the mean, and the maxRows. */
-  readonly #maxWindow: number;
-  readonly #meanWindow: number;
+  readonly #minMaxRows: number;
+  readonly #minMeanRows: number;
 
   constructor(problem: DispatchProblem, level: Level) {
     const { masks, isSelfAttention, ranks, chunkSize, queryChunks, chunks, model } = problem;
     this.#problem = problem;
-    this.#windowWidth = level === "rank" ? 1 : model.ranksPerHost;
-    this.#groups = level === "rank" ? ranks : hostCount(problem);
+    this.#ranksPerGroup = level === "rank" ? 1 : model.ranksPerHost;
+    this.#numGroups = level === "rank" ? ranks : hostCount(problem);
     const keyChunks = isSelfAttention ? chunks : chunks - queryChunks;
-    this.#rows = Math.ceil(keyChunks / ranks) * chunkSize * this.#windowWidth;
+    this.#rowsPerGroup = Math.ceil(keyChunks / ranks) * chunkSize * this.#ranksPerGroup;
     this.#documents = isSelfAttention ? masks.flatMap(findDocumentSpans) : [];
     const samples = masks.reduce((sum, mask) => sum + mask.samples, 0);
-    const own = this.#rows * samples;
-    const widths = requiredRows(problem).subarray(0, queryChunks).sort();
-    const maxRows = Math.ceil(queryChunks / ranks) * this.#windowWidth;
-    this.#maxWindow = Math.max(0, (widths.at(-1) ?? 0) - own);
+    const maxOwnRows = this.#rowsPerGroup * samples;
+    const sortedRequiredRows = requiredRows(problem).subarray(0, queryChunks).sort();
+    const maxChunks = Math.ceil(queryChunks / ranks) * this.#ranksPerGroup;
+    this.#minMaxRows = Math.max(0, (sortedRequiredRows.at(-1) ?? 0) - maxOwnRows);
     let sum = 0;
-    for (let i = 1; i <= this.#groups; i++) {
-      const chunk = queryChunks - (this.#groups - i) * maxRows - 1;
-      if (chunk >= 0) sum += Math.max(0, widths[chunk]! - own);
+    for (let i = 1; i <= this.#numGroups; i++) {
+      const chunk = queryChunks - (this.#numGroups - i) * maxChunks - 1;
+      if (chunk >= 0) sum += Math.max(0, sortedRequiredRows[chunk]! - maxOwnRows);
     }
-    this.#meanWindow = sum / this.#groups;
+    this.#minMeanRows = sum / this.#numGroups;
   }
 
   meanRows(pairs: number): number {
@@ -138,21 +140,21 @@ class RowBounds {
         for (let j = 1, rowsRead = 0; (rowsRead = this.#visibleRows(document, j, pairs)) > 0; j++)
           rows += rowsRead * samples;
     }
-    return Math.max(this.#meanWindow, rows / this.#groups);
+    return Math.max(this.#minMeanRows, rows / this.#numGroups);
   }
 
   /** The maxRows rows that one of them receives at minTime, if no one has more pairs, or sends more rows. */
   maxRows(pairs: number, sent = Number.POSITIVE_INFINITY): number {
-    let maxRows = Math.max(this.#maxWindow, this.meanRows(pairs));
+    let maxRows = Math.max(this.#minMaxRows, this.meanRows(pairs));
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
       if (length * samples <= maxRows) continue;
       if (isFull) {
-        const own = Math.min(this.#rows, length / this.#ranksPerDocument(document, pairs));
+        const own = Math.min(this.#rowsPerGroup, length / this.#ranksPerDocument(document, pairs));
         maxRows = Math.max(maxRows, (length - own) * samples);
       } else if (document.window >= length) {
         maxRows = Math.max(maxRows, this.#maxRowsOfDocument(document, maxRows / samples, pairs) * samples);
-        if (this.#windowWidth === 1)
+        if (this.#ranksPerGroup === 1)
           maxRows = Math.max(maxRows, (length - this.#maxOwnedRows(document, pairs, sent)) * samples);
       }
     }
@@ -184,26 +186,29 @@ class RowBounds {
   #maxOwnedRows({ start, length, samples }: DocumentSpan, pairs: number, sent: number): number {
     const { masks, chunkSize, pairs: chunkPairs } = this.#problem;
     const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
-    const maxOwned = Math.min(length, this.#rows);
+    const maxOwned = Math.min(length, this.#rowsPerGroup);
     // Pairs are counted over all samples.
     if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sent > 0)) return maxOwned;
     const [pairCosts, sentCosts] = [new Float64Array(last - first), new Float64Array(last - first)];
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
       const laterPairs = ((length * length - end * end) / 2) * samples;
-      const receivers = Math.max(0, Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rows) - 1e-9) - 1);
+      const receivers = Math.max(
+        0,
+        Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rowsPerGroup) - 1e-9) - 1,
+      );
       pairCosts[chunk - first] = chunkPairs[chunk]! / pairs;
       sentCosts[chunk - first] = (receivers * (end - begin) * samples) / sent;
     }
     const remainingShare = 1 - chunkPairs[last]! / pairs;
     let maxRows = maxOwned;
-    for (let step = 0; step <= NUM_WEIGHTS; step++) {
-      const weight = step / NUM_WEIGHTS;
+    for (let step = 0; step <= NUM_WEIGHT_STEPS; step++) {
+      const weight = step / NUM_WEIGHT_STEPS;
       const costs = pairCosts.map((cost, i) => weight * cost + (1 - weight) * sentCosts[i]!).sort();
-      let [remaining, chunks] = [weight * remainingShare + 1 - weight, 1];
-      for (let i = 0; i < costs.length && remaining > 0; i++) {
-        chunks += costs[i]! > remaining ? remaining / costs[i]! : 1;
-        remaining -= costs[i]!;
+      let [remainingCost, chunks] = [weight * remainingShare + 1 - weight, 1];
+      for (let i = 0; i < costs.length && remainingCost > 0; i++) {
+        chunks += costs[i]! > remainingCost ? remainingCost / costs[i]! : 1;
+        remainingCost -= costs[i]!;
       }
       maxRows = Math.min(maxRows, chunks * chunkSize);
     }
@@ -212,17 +217,17 @@ class RowBounds {
 
   /** Keys that the rank of the (j + 1)-th last row reads of those before it. */
   #visibleRows({ length, window, samples }: DocumentSpan, j: number, pairs: number): number {
-    const behind = length - j * this.#rows;
-    if (window < length) return Math.max(0, Math.min(window - 1, behind));
-    const maxRows = (pairs * this.#windowWidth) / samples;
+    const numPrecedingKeys = length - j * this.#rowsPerGroup;
+    if (window < length) return Math.max(0, Math.min(window - 1, numPrecedingKeys));
+    const maxPairs = (pairs * this.#ranksPerGroup) / samples;
     // Of whole rows: one less than the root.
-    return Math.max(behind, Math.sqrt(Math.max(0, length * length - 2 * j * maxRows)) - 1, 0);
+    return Math.max(numPrecedingKeys, Math.sqrt(Math.max(0, length * length - 2 * j * maxPairs)) - 1, 0);
   }
 
   /** Ranks that share a full document. */
   #ranksPerDocument({ length, samples }: DocumentSpan, pairs: number): number {
-    const maxRows = (pairs * this.#windowWidth) / samples;
-    return Math.max(1, Math.ceil(Math.max(length / this.#rows, (length * length) / maxRows) - 1e-9));
+    const maxRows = (pairs * this.#ranksPerGroup) / samples;
+    return Math.max(1, Math.ceil(Math.max(length / this.#rowsPerGroup, (length * length) / maxRows) - 1e-9));
   }
 }
 

@@ -53,7 +53,7 @@ function sortByPairs(pairs: Float64Array, chunks: number): number[] {
 /** Atoms (ranges of keys that the same chunks require, see `DispatchProblem`) that affinity visits at most, over all chunks and ranks. */
 const MAX_AFFINITY_VISITS = 2e7;
 /** Affinity fills no rank beyond this share of the mean, while another one has capacity. */
-const AFFINITY_CAPACITY = 1.05;
+const AFFINITY_MAX_RELATIVE_LOAD = 1.05;
 
 /**
  * The heaviest chunk first, to the rank that requires or owns most of its keys and has capacity for its pairs. Undefined for
@@ -64,23 +64,24 @@ export function affinity(problem: DispatchProblem): Assignment | undefined {
   const visits = required.reduce((sum, intervals) => sum + countAtoms(intervals), 0) * ranks;
   if (visits > MAX_AFFINITY_VISITS) return undefined;
   const assignment = new Int32Array(queryChunks);
-  const [load, count] = [new Float64Array(ranks), new Int32Array(ranks)];
+  const [pairsByRank, chunkCounts] = [new Float64Array(ranks), new Int32Array(ranks)];
   const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
-  const limit = (AFFINITY_CAPACITY * totalPairs) / ranks;
-  const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  const maxPairs = (AFFINITY_MAX_RELATIVE_LOAD * totalPairs) / ranks;
+  const chunkQuotas = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const chunk of sortByPairs(pairs, queryChunks)) {
-    let [bestRank, mostRows, lightestRank] = [-1, -1, -1];
+    let [bestRank, maxPresentRows, lightestRank] = [-1, -1, -1];
     for (let rank = 0; rank < ranks; rank++) {
-      if (count[rank]! >= capacity[rank]!) continue;
-      if (lightestRank < 0 || load[rank]! < load[lightestRank]!) lightestRank = rank;
-      if (load[rank]! + pairs[chunk]! > limit) continue;
+      if (chunkCounts[rank]! >= chunkQuotas[rank]!) continue;
+      if (lightestRank < 0 || pairsByRank[rank]! < pairsByRank[lightestRank]!) lightestRank = rank;
+      if (pairsByRank[rank]! + pairs[chunk]! > maxPairs) continue;
       const rows = countPresentRows(required[chunk]!, presentAtoms[rank]!, atomRows);
-      if (rows > mostRows || (rows === mostRows && load[rank]! < load[bestRank]!)) [bestRank, mostRows] = [rank, rows];
+      if (rows > maxPresentRows || (rows === maxPresentRows && pairsByRank[rank]! < pairsByRank[bestRank]!))
+        [bestRank, maxPresentRows] = [rank, rows];
     }
     const rank = bestRank < 0 ? lightestRank : bestRank;
     assignment[chunk] = rank;
-    load[rank]! += pairs[chunk]!;
-    count[rank]!++;
+    pairsByRank[rank]! += pairs[chunk]!;
+    chunkCounts[rank]!++;
     for (const intervals of [required[chunk]!, owned[chunk]!])
       for (let i = 0; i < intervals.length; i += 2) presentAtoms[rank]!.fill(1, intervals[i], intervals[i + 1]);
   }
@@ -148,8 +149,8 @@ function createWindowPredicate(
   { first, middle, end, tolerance }: BisectionRange,
 ): (i: number) => boolean {
   const count = chunkList.length;
-  let width = 0;
-  for (let rank = first; rank < middle; rank++) width += chunkQuota(problem, problem.queryChunks, rank);
+  let numWindowChunks = 0;
+  for (let rank = first; rank < middle; rank++) numWindowChunks += chunkQuota(problem, problem.queryChunks, rank);
   const prefixPairs = new Float64Array(2 * count + 1);
   for (let i = 0; i < 2 * count; i++) prefixPairs[i + 1] = prefixPairs[i]! + problem.pairs[chunkList[i % count]!]!;
   const targetPairs = (prefixPairs[count]! * (middle - first)) / (end - first);
@@ -158,15 +159,15 @@ function createWindowPredicate(
     const i = at % count;
     return i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : problem.precedingRows[chunkList[i]]!;
   };
-  let [start, leastError, leastRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let [start, minError, minCutRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (let at = 0; at < count; at++) {
-    const deviation = Math.abs(prefixPairs[at + width]! - prefixPairs[at]! - targetPairs);
+    const deviation = Math.abs(prefixPairs[at + numWindowChunks]! - prefixPairs[at]! - targetPairs);
     const error = deviation <= maxDeviation ? 0 : deviation;
-    if (error > leastError) continue;
-    const rows = cutRows(at) + cutRows(at + width);
-    if (error < leastError || rows < leastRows) [start, leastError, leastRows] = [at, error, rows];
+    if (error > minError) continue;
+    const rows = cutRows(at) + cutRows(at + numWindowChunks);
+    if (error < minError || rows < minCutRows) [start, minError, minCutRows] = [at, error, rows];
   }
-  return (i) => (i - start + count) % count < width;
+  return (i) => (i - start + count) % count < numWindowChunks;
 }
 
 /**
@@ -258,12 +259,12 @@ export function assignKeys(problem: DispatchProblem, queries: Assignment): Assig
   assignment.set(queries);
   const capacity = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, chunks - queryChunks, rank));
   for (let chunk = queryChunks; chunk < chunks; chunk++) {
-    let [bestRank, mostRows] = [-1, -1];
+    let [bestRank, maxPresentRows] = [-1, -1];
     for (let rank = 0; rank < ranks; rank++) {
       if (capacity[rank] === 0) continue;
       const rows = countPresentRows(owned[chunk]!, presentAtoms[rank]!, atomRows);
-      if (rows > mostRows || (rows === mostRows && capacity[rank]! > capacity[bestRank]!))
-        [bestRank, mostRows] = [rank, rows];
+      if (rows > maxPresentRows || (rows === maxPresentRows && capacity[rank]! > capacity[bestRank]!))
+        [bestRank, maxPresentRows] = [rank, rows];
     }
     assignment[chunk] = bestRank;
     capacity[bestRank]!--;

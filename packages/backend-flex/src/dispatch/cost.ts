@@ -116,8 +116,8 @@ export class CostModel {
 
   /** What a row that is received costs in the objective, over the number of those who receive. */
   hiddenRowCost(level: Level): number {
-    const row = this.#passes.reduce((sum, { cast, reduce }) => sum + cast + reduce, 0);
-    return HIDDEN_TRANSFER_WEIGHT * this.linkShare(level) * row;
+    const rowSeconds = this.#passes.reduce((sum, { cast, reduce }) => sum + cast + reduce, 0);
+    return HIDDEN_TRANSFER_WEIGHT * this.linkShare(level) * rowSeconds;
   }
 
   linkShare(level: Level): number {

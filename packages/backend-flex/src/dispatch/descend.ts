@@ -30,14 +30,14 @@ export function descend(problem: DispatchProblem, start: Assignment, maxVisits: 
   };
   const canSwap = (a: number, b: number): boolean =>
     assignment[a] !== assignment[b] && a < queryChunks === b < queryChunks;
-  for (let improved = true; improved && budget.left > 0; ) {
-    improved = false;
+  for (let hasImproved = true; hasImproved && budget.left > 0; ) {
+    hasImproved = false;
     for (let a = 0; a < chunks; a++) {
       for (let b = a + 1; b < chunks && budget.left > 0; b++) {
-        if (canSwap(a, b) && tryRotation([a, b])) improved = true;
+        if (canSwap(a, b) && tryRotation([a, b])) hasImproved = true;
         for (let c = b + 1; c < chunks && budget.left > 0; c++) {
           if (!canSwap(a, b) || !canSwap(b, c) || !canSwap(a, c)) continue;
-          if (tryRotation([a, b, c]) || tryRotation([a, c, b])) improved = true;
+          if (tryRotation([a, b, c]) || tryRotation([a, c, b])) hasImproved = true;
         }
       }
     }

@@ -160,13 +160,13 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
 
 /** Samples of one mask count together. */
 function countEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
-  const samples = new Map<Mask, number>();
+  const sampleCounts = new Map<Mask, number>();
   for (const each of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
-    samples.set(each, (samples.get(each) ?? 0) + 1);
-  if (samples.size === 0) {
+    sampleCounts.set(each, (sampleCounts.get(each) ?? 0) + 1);
+  if (sampleCounts.size === 0) {
     throw new OptionError({ where: "dispatch: mask", expected: "a mask, or one mask per sample", received: "none" });
   }
-  return [...samples].map(([each, count]) => ({ slices: resolveSlices(each, queries, keys), samples: count }));
+  return [...sampleCounts].map(([each, count]) => ({ slices: resolveSlices(each, queries, keys), samples: count }));
 }
 
 interface DispatchPlacements {
@@ -179,7 +179,7 @@ const placementCache = new WeakMap<
   Mask,
   { readonly masks: readonly Mask[]; readonly key: string; readonly placements: DispatchPlacements }[]
 >();
-const MAX_CACHED = 32;
+const MAX_CACHED_PLACEMENTS = 32;
 
 function solvePlacements(settings: ProblemSettings): DispatchPlacements {
   const { mask, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
@@ -200,7 +200,7 @@ function solvePlacements(settings: ProblemSettings): DispatchPlacements {
     queries: queryPlacement,
     keys: isSelfAttention ? queryPlacement : createPlacement(problem, best, "keys"),
   };
-  if (cachedEntries.length >= MAX_CACHED) cachedEntries.shift();
+  if (cachedEntries.length >= MAX_CACHED_PLACEMENTS) cachedEntries.shift();
   cachedEntries.push({ masks: [...masks], key, placements });
   placementCache.set(firstMask!, cachedEntries);
   return placements;

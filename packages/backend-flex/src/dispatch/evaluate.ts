@@ -112,7 +112,7 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
       const rows = hostCounter && { pairs: 0, received: hostCounter.received[host]!, sent: hostCounter.sent[host]! };
       return { rows: rowsOf(spans), ...load, time: model.rankTime(load, rows) };
     }),
-    imbalance: sum(pairs) === 0 ? 1 : (pairs.reduce((most, each) => Math.max(most, each), 0) * ranks) / sum(pairs),
+    imbalance: sum(pairs) === 0 ? 1 : (pairs.reduce((max, each) => Math.max(max, each), 0) * ranks) / sum(pairs),
     rows: sum(received),
     hostRows: hostCounter && sum(hostCounter.received),
     time,

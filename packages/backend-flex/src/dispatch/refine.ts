@@ -61,8 +61,8 @@ class SwapSearch {
   readonly #hiddenRowCost: number;
   readonly #hiddenHostRowCost: number;
   /** By chunk: rows that it requires. */
-  readonly #widths: Float64Array;
-  readonly #pairs: Float64Array;
+  readonly #requiredRows: Float64Array;
+  readonly #pairsByRank: Float64Array;
   readonly #ranks: RowTrafficCounter;
   readonly #hosts: RowTrafficCounter | undefined;
   /** Chunks of each rank, those of queries and, if separate, of keys; and where each chunk stands there. */
@@ -83,9 +83,9 @@ class SwapSearch {
     this.#hiddenRowCost = model.hiddenRowCost("rank") / ranks / targetTime;
     this.#hiddenHostRowCost = model.isTwoLevel ? model.hiddenRowCost("host") / hostCount(problem) / targetTime : 0;
     this.#threshold = threshold * chunkSize * (this.#hiddenRowCost + this.#hiddenHostRowCost);
-    this.#widths = requiredRows(problem);
+    this.#requiredRows = requiredRows(problem);
     const load = evaluateAssignment(problem, start);
-    this.#pairs = load.pairs;
+    this.#pairsByRank = load.pairs;
     this.#ranks = new RowTrafficCounter(problem, start, { rows: load, groups: ranks, width: 1 });
     if (load.hosts) {
       const width = model.ranksPerHost;
@@ -94,9 +94,9 @@ class SwapSearch {
     this.#chunksOf = [0, 1].map(() => Array.from({ length: ranks }, () => []));
     this.#chunkIndex = new Int32Array(chunks);
     for (let chunk = 0; chunk < chunks; chunk++) {
-      const list = this.#chunkList(chunk, start[chunk]!);
-      this.#chunkIndex[chunk] = list.length;
-      list.push(chunk);
+      const ownChunks = this.#chunkList(chunk, start[chunk]!);
+      this.#chunkIndex[chunk] = ownChunks.length;
+      ownChunks.push(chunk);
     }
     this.#ranks.start(this.#rankPotential);
     this.#hosts?.start(this.#hostPotential);
@@ -111,7 +111,7 @@ class SwapSearch {
     const { ranks } = this.#problem;
     const visitLimit = Math.min(this.#maxVisits, this.#visits + this.#maxVisits / RELIEVE_BUDGET_DIVISOR);
     let numImproved = 0;
-    for (let turn = 0; turn < ranks && this.#visits < visitLimit; turn++) {
+    for (let round = 0; round < ranks && this.#visits < visitLimit; round++) {
       let slowestRank = 0;
       for (let rank = 1; rank < ranks; rank++)
         if (this.#rankTime(rank) > this.#rankTime(slowestRank)) slowestRank = rank;
@@ -134,7 +134,7 @@ class SwapSearch {
       const rankChunks = this.#chunkList(chunk, rank);
       for (let i = 0; i < rankChunks.length && i < MAX_SWAP_PARTNERS; i++) {
         this.#visits += TRIAL_VISITS;
-        if (!this.#trySwap(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
+        if (!this.#swapIfBetter(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
         numImproved++;
         break;
       }
@@ -145,37 +145,37 @@ class SwapSearch {
   /** If compute binds the rank: the swap with another one that comes nearest to giving both as much, if it helps. */
   #equalizePairs(slowestRank: number): boolean {
     const { ranks, pairs, model } = this.#problem;
-    if (model.pair * this.#pairs[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
+    if (model.pair * this.#pairsByRank[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
     const swapCandidates: { readonly error: number; readonly a: number; readonly b: number }[] = [];
-    let [worstError, numCompared] = [Number.POSITIVE_INFINITY, 0];
+    let [maxError, numCompared] = [Number.POSITIVE_INFINITY, 0];
     for (let k = 0; k < ranks && numCompared < MAX_COMPARED_PAIRS; k++) {
       const rank = (slowestRank + k) % ranks;
-      const wantedGain = (this.#pairs[slowestRank]! - this.#pairs[rank]!) / 2;
-      if (wantedGain <= 0) continue;
+      const targetGain = (this.#pairsByRank[slowestRank]! - this.#pairsByRank[rank]!) / 2;
+      if (targetGain <= 0) continue;
       for (const a of this.#chunksOf[0]![slowestRank]!) {
         for (const b of this.#chunksOf[0]![rank]!) {
           numCompared++;
           const gain = pairs[a]! - pairs[b]!;
-          const error = Math.abs(gain - wantedGain);
-          if (gain <= 0 || error >= worstError) continue;
+          const error = Math.abs(gain - targetGain);
+          if (gain <= 0 || error >= maxError) continue;
           swapCandidates.push({ error, a, b });
           if (swapCandidates.length < 2 * MAX_LEVELLING_SWAPS) continue;
           swapCandidates.sort((x, y) => x.error - y.error);
           swapCandidates.length = MAX_LEVELLING_SWAPS;
-          worstError = swapCandidates[MAX_LEVELLING_SWAPS - 1]!.error;
+          maxError = swapCandidates[MAX_LEVELLING_SWAPS - 1]!.error;
         }
       }
     }
     this.#visits += numCompared;
     swapCandidates.sort((x, y) => x.error - y.error);
-    return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#trySwap(a, b));
+    return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
   }
 
   #relieveByRandomSwaps(slowestRank: number, visitLimit: number): boolean {
     const { ranks, chunks, queryChunks, pairs, model } = this.#problem;
     const numKinds = chunks > queryChunks ? 2 : 1;
     const maxTime = this.#rankTime(slowestRank);
-    const isComputeBound = model.pair * this.#pairs[slowestRank]! >= maxTime * 0.999;
+    const isComputeBound = model.pair * this.#pairsByRank[slowestRank]! >= maxTime * 0.999;
     const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
     for (let i = 0, numTried = 0; i < maxDraws && numTried < MAX_TRIED_SWAPS && this.#visits < visitLimit; i++) {
       this.#visits += 4;
@@ -187,22 +187,22 @@ class SwapSearch {
       if (rank === slowestRank || rankChunks.length === 0) continue;
       const partner = rankChunks[this.#randomIndex(rankChunks.length)]!;
       const gain = pairs[chunk]! - pairs[partner]!;
-      if ((isComputeBound && gain <= 0) || model.pair * (this.#pairs[rank]! + gain) >= maxTime) continue;
+      if ((isComputeBound && gain <= 0) || model.pair * (this.#pairsByRank[rank]! + gain) >= maxTime) continue;
       numTried++;
       this.#visits += TRIAL_VISITS;
-      if (this.#trySwap(chunk, partner)) return true;
+      if (this.#swapIfBetter(chunk, partner)) return true;
     }
     return false;
   }
 
   /** Swaps two chunks of different ranks if that lowers the potential, or raises it by little; returns whether it did. */
-  #trySwap(a: number, b: number): boolean {
+  #swapIfBetter(a: number, b: number): boolean {
     const [from, to] = [this.assignment[a]!, this.assignment[b]!];
     if (from === to || this.#cannotImprove(a, b)) return false;
     this.#exchange(a, b);
     const isImprovement =
       this.#ranks.potentialChange(this.#rankPotential) + (this.#hosts?.potentialChange(this.#hostPotential) ?? 0) <
-      this.#limit();
+      this.#maxPotentialRise();
     if (isImprovement) {
       this.#ranks.commit();
       this.#hosts?.commit();
@@ -219,7 +219,7 @@ class SwapSearch {
   }
 
   /** How much the potential may rise. */
-  #limit(): number {
+  #maxPotentialRise(): number {
     return this.#threshold * Math.max(0, 1 - this.#visits / this.#maxVisits / THRESHOLD_DECAY) - MIN_POTENTIAL_GAIN;
   }
 
@@ -229,14 +229,15 @@ class SwapSearch {
     const [from, to] = [this.assignment[a]!, this.assignment[b]!];
     const gain = pairs[a]! - pairs[b]!;
     const excess =
-      this.#excessCost(model.pair * (this.#pairs[from]! - gain)) +
-      this.#excessCost(model.pair * (this.#pairs[to]! + gain));
+      this.#excessCost(model.pair * (this.#pairsByRank[from]! - gain)) +
+      this.#excessCost(model.pair * (this.#pairsByRank[to]! + gain));
     if (excess === 0) return false;
     const { received } = this.#ranks;
     const maxSaving =
       this.#ranks.potential(from) + this.#ranks.potential(to) - this.#hiddenRowCost * (received[from]! + received[to]!);
-    const maxHiddenSaving = (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#widths[a]! + this.#widths[b]!);
-    return excess - maxSaving - maxHiddenSaving > this.#limit();
+    const maxHiddenSaving =
+      (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#requiredRows[a]! + this.#requiredRows[b]!);
+    return excess - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
   }
 
   #exchange(a: number, b: number): void {
@@ -245,8 +246,8 @@ class SwapSearch {
     const [from, to] = [assignment[a]!, assignment[b]!];
     this.#visits += this.#ranks.exchange(assignment, a, b);
     if (this.#hosts) this.#visits += this.#hosts.exchange(assignment, a, b);
-    this.#pairs[from]! += pairs[b]! - pairs[a]!;
-    this.#pairs[to]! += pairs[a]! - pairs[b]!;
+    this.#pairsByRank[from]! += pairs[b]! - pairs[a]!;
+    this.#pairsByRank[to]! += pairs[a]! - pairs[b]!;
     assignment[a] = to;
     assignment[b] = from;
   }
@@ -254,7 +255,7 @@ class SwapSearch {
   #rankTime(rank: number): number {
     const { received, sent } = this.#ranks;
     const { model } = this.#problem;
-    const load = { pairs: this.#pairs[rank]!, received: received[rank]!, sent: sent[rank]! };
+    const load = { pairs: this.#pairsByRank[rank]!, received: received[rank]!, sent: sent[rank]! };
     if (!this.#hosts) return model.rankTime(load);
     const host = Math.floor(rank / model.ranksPerHost);
     const rows = { pairs: 0, received: this.#hosts.received[host]!, sent: this.#hosts.sent[host]! };
@@ -264,7 +265,7 @@ class SwapSearch {
   readonly #rankPotential = (rank: number): number => {
     const { model } = this.#problem;
     const [received, sent] = [this.#ranks.received[rank]!, this.#ranks.sent[rank]!];
-    const time = model.rankTime({ pairs: this.#pairs[rank]!, received, sent });
+    const time = model.rankTime({ pairs: this.#pairsByRank[rank]!, received, sent });
     return this.#excessCost(time) + this.#hiddenRowCost * received;
   };
 
@@ -318,7 +319,7 @@ class RowTrafficCounter implements RowTraffic {
   readonly #isAffected: Uint8Array;
   /** Groups whose rows or pairs the exchange changes. */
   readonly #affectedGroups: Int32Array;
-  #affectedCount = 0;
+  #numAffectedGroups = 0;
   /** Room for a list of intervals. */
   readonly #intervals: Int32Array;
 
@@ -359,7 +360,7 @@ class RowTrafficCounter implements RowTraffic {
   /** By how much the exchanges since the last `keep` or `forget` change the potential. */
   potentialChange(potential: (group: number) => number): number {
     let difference = 0;
-    for (let i = 0; i < this.#affectedCount; i++) {
+    for (let i = 0; i < this.#numAffectedGroups; i++) {
       const group = this.#affectedGroups[i]!;
       this.#proposedPotentials[i] = potential(group);
       difference += this.#proposedPotentials[i]! - this.#potentials[group]!;
@@ -372,14 +373,14 @@ class RowTrafficCounter implements RowTraffic {
   }
 
   commit(): void {
-    for (let i = 0; i < this.#affectedCount; i++)
+    for (let i = 0; i < this.#numAffectedGroups; i++)
       this.#potentials[this.#affectedGroups[i]!] = this.#proposedPotentials[i]!;
     this.rollBack();
   }
 
   rollBack(): void {
-    for (let i = 0; i < this.#affectedCount; i++) this.#isAffected[this.#affectedGroups[i]!] = 0;
-    this.#affectedCount = 0;
+    for (let i = 0; i < this.#numAffectedGroups; i++) this.#isAffected[this.#affectedGroups[i]!] = 0;
+    this.#numAffectedGroups = 0;
   }
 
   /** Exchanges the ranks of two chunks, of the assignment as it is before; returns how many atoms that visits. */
@@ -463,23 +464,23 @@ class RowTrafficCounter implements RowTraffic {
   #markAffected(group: number): void {
     if (this.#isAffected[group]) return;
     this.#isAffected[group] = 1;
-    this.#affectedGroups[this.#affectedCount++] = group;
+    this.#affectedGroups[this.#numAffectedGroups++] = group;
   }
 }
 
 /** The parts of ascending intervals that are in none of others, into `out`; returns the length of that list. */
-function subtractIntervals(intervals: Int32Array, subtracted: Int32Array, out: Int32Array): number {
+function subtractIntervals(intervals: Int32Array, subtractedIntervals: Int32Array, out: Int32Array): number {
   let [k, length] = [0, 0];
   for (let i = 0; i < intervals.length; i += 2) {
     let start = intervals[i]!;
     const end = intervals[i + 1]!;
-    while (k < subtracted.length && subtracted[k + 1]! <= start) k += 2;
-    for (let j = k; j < subtracted.length && subtracted[j]! < end; j += 2) {
-      if (subtracted[j]! > start) {
+    while (k < subtractedIntervals.length && subtractedIntervals[k + 1]! <= start) k += 2;
+    for (let j = k; j < subtractedIntervals.length && subtractedIntervals[j]! < end; j += 2) {
+      if (subtractedIntervals[j]! > start) {
         out[length++] = start;
-        out[length++] = subtracted[j]!;
+        out[length++] = subtractedIntervals[j]!;
       }
-      start = Math.max(start, subtracted[j + 1]!);
+      start = Math.max(start, subtractedIntervals[j + 1]!);
     }
     if (start >= end) continue;
     out[length++] = start;

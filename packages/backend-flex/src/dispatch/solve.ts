@@ -30,21 +30,21 @@ export function solve(
   const { time, objective } = computeBounds(problem);
   const targetTime = time * TARGET_SLACK;
   const attainableObjective = objective + targetTime - time;
-  const refinable = candidates.filter(({ placement }) => !placement);
-  const results: DispatchCandidate[] = [...refinable];
-  const search = (from: DispatchCandidate, share: number, options: Omit<RefineOptions, "maxVisits">): void => {
+  const refinableCandidates = candidates.filter(({ placement }) => !placement);
+  const results: DispatchCandidate[] = [...refinableCandidates];
+  const search = (from: DispatchCandidate, visitShare: number, options: Omit<RefineOptions, "maxVisits">): void => {
     if (best.objective <= attainableObjective) return;
-    const assignment = refine(problem, from.assignment, { ...options, maxVisits: maxVisits * share });
+    const assignment = refine(problem, from.assignment, { ...options, maxVisits: maxVisits * visitShare });
     const result = evaluateCandidate(problem, `${from.name}, swaps`, assignment);
     results.push(result);
     best = minimumObjective([best, result]);
   };
   const bestOfFamily = (name: string): DispatchCandidate[] => {
-    const members = refinable.filter((each) => each.name.startsWith(name));
+    const members = refinableCandidates.filter((each) => each.name.startsWith(name));
     return members.length > 0 ? [minimumObjective(members)] : [];
   };
   const starts = new Set([
-    minimumObjective(refinable),
+    minimumObjective(refinableCandidates),
     ...["groups", "necklace", "greedy", "affinity"].flatMap(bestOfFamily),
   ]);
   for (const start of starts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
@@ -52,9 +52,9 @@ export function solve(
   for (const targetFactor of LOOSER_TARGET_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
   // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
-  for (const share of TIGHTER_TARGET_SHARES) {
+  for (const targetShare of TIGHTER_TARGET_SHARES) {
     search(minimumObjective(results), 1 / 6 / TIGHTER_TARGET_SHARES.length, {
-      targetTime: targetTime + share * Math.max(0, best.time - targetTime),
+      targetTime: targetTime + targetShare * Math.max(0, best.time - targetTime),
       seed: 777,
     });
   }
@@ -91,7 +91,7 @@ export function createStarts(problem: DispatchProblem): DispatchCandidate[] {
     ...RANK_BY_RANK_TOLERANCES.map(
       (tolerance) => [`necklace ${tolerance}, peeled`, necklace(problem, tolerance, true)] as const,
     ),
-    ...GROUP_CAPACITIES.map((fill) => [`groups ${fill}`, documentGroups(problem, fill)] as const),
+    ...GROUP_CAPACITIES.map((fillFactor) => [`groups ${fillFactor}`, documentGroups(problem, fillFactor)] as const),
   ];
   const candidates = starts.map(([name, queries]) => evaluateCandidate(problem, name, assignKeys(problem, queries)));
   const documents = documentZigzagCandidate(problem);

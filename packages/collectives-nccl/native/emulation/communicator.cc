@@ -92,9 +92,9 @@ ncclResult_t Communicator::attach() {
   region = Region::open(name, size);
   if (!region) return ncclSystemError;
   if (!connectPeers()) return isStopped ? ncclInProgress : ncclSystemError;
-  auto& attachedCount = region->header().attachedCount;
-  attachedCount++;
-  if (!waitUntil([&] { return attachedCount >= size && !isHangConfigured("init"); })) return ncclInProgress;
+  auto& attachedRankCount = region->header().attachedRankCount;
+  attachedRankCount++;
+  if (!waitUntil([&] { return attachedRankCount >= size && !isHangConfigured("init"); })) return ncclInProgress;
   region->unlink();
   return ncclSuccess;
 }
@@ -103,8 +103,8 @@ ncclResult_t Communicator::launch(Work work, void* stream) {
   if (!launchHostFunc()) return ncclUnhandledCudaError;
   const int launchNumber = ++launches;
   // An error of the system is one host's.
-  const bool isFailing = launchNumber == failingLaunch() && (rank == 0 || !isSystemErrorConfigured());
-  auto* launch = new Launch{shared_from_this(), std::move(work), launchNumber == hangingLaunch(), isFailing};
+  const bool isFailing = launchNumber == failingLaunchNumber() && (rank == 0 || !isSystemErrorConfigured());
+  auto* launch = new Launch{shared_from_this(), std::move(work), launchNumber == hangingLaunchNumber(), isFailing};
   pendingLaunches++;
   if (launchHostFunc()(stream, execute, launch) != 0) return ncclUnhandledCudaError;
   return ncclSuccess;

@@ -30,10 +30,10 @@ inline int configuredVersion() {
 /// "init" or "split": that never completes.
 inline bool isHangConfigured(const char* operation) { return getSetting("MOSAIC_EMULATED_NCCL_HANG") == operation; }
 /// The n-th launch of a communicator never completes; 0: none.
-inline int hangingLaunch() { return std::atoi(getSetting("MOSAIC_EMULATED_NCCL_HANG").c_str()); }
+inline int hangingLaunchNumber() { return std::atoi(getSetting("MOSAIC_EMULATED_NCCL_HANG").c_str()); }
 /// "5" or "5:system": the n-th launch of a communicator ends in an asynchronous error, a remote one or the system's; 0:
 /// none.
-inline int failingLaunch() { return std::atoi(getSetting("MOSAIC_EMULATED_NCCL_ERROR").c_str()); }
+inline int failingLaunchNumber() { return std::atoi(getSetting("MOSAIC_EMULATED_NCCL_ERROR").c_str()); }
 inline bool isSystemErrorConfigured() { return getSetting("MOSAIC_EMULATED_NCCL_ERROR").ends_with(":system"); }
 
 /// Outlives its handle: what is on a stream still refers to it.

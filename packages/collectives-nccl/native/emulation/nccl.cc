@@ -155,10 +155,10 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   auto communicator = comm->communicator.get();
   if (communicator->state != ncclSuccess) return ncclInvalidArgument;
   return communicator->runAsync([communicator] {
-    auto& finalizedCount = communicator->region->header().finalizedCount;
-    finalizedCount++;
+    auto& finalizedRankCount = communicator->region->header().finalizedRankCount;
+    finalizedRankCount++;
     return communicator->waitUntil(
-               [&] { return finalizedCount >= communicator->size && communicator->pendingLaunches == 0; })
+               [&] { return finalizedRankCount >= communicator->size && communicator->pendingLaunches == 0; })
                ? ncclSuccess
                : ncclInProgress;
   });

@@ -63,22 +63,22 @@ std::optional<sockaddr_in> selectAddress() {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return std::nullopt;
   const std::string names = getEnvironment("NCCL_SOCKET_IFNAME");
-  std::optional<sockaddr_in> selected, loopback;
+  std::optional<sockaddr_in> selectedAddress, loopback;
   for (const ifaddrs* interface = interfaces; interface; interface = interface->ifa_next) {
     if (!interface->ifa_addr || interface->ifa_addr->sa_family != AF_INET || !(interface->ifa_flags & IFF_UP)) continue;
     const auto& address = *reinterpret_cast<const sockaddr_in*>(interface->ifa_addr);
-    if (!selected && isUsableInterface(interface->ifa_name, names)) selected = address;
+    if (!selectedAddress && isUsableInterface(interface->ifa_name, names)) selectedAddress = address;
     if (!loopback && (interface->ifa_flags & IFF_LOOPBACK)) loopback = address;
   }
   freeifaddrs(interfaces);
-  return selected || !names.empty() ? selected : loopback;
+  return selectedAddress || !names.empty() ? selectedAddress : loopback;
 }
 
 /// A socket that listens on the chosen interface; -1 if there is none.
 int listenOnInterface(sockaddr_in& address) {
-  const auto selected = selectAddress();
-  if (!selected) return -1;
-  address = *selected;
+  const auto selectedAddress = selectAddress();
+  if (!selectedAddress) return -1;
+  address = *selectedAddress;
   address.sin_port = 0;
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   socklen_t length = sizeof address;
@@ -155,8 +155,8 @@ void serveRoot(int fd) {
   const std::atomic<bool> isStopped{false};
   std::vector<int> connections;
   std::vector<Endpoint> endpoints;
-  uint32_t missingRanks = 1;
-  while (missingRanks > 0) {
+  uint32_t missingRankCount = 1;
+  while (missingRankCount > 0) {
     pollSocket(fd, POLLIN);
     const int connection = acceptConnection(fd);
     if (connection < 0) continue;
@@ -166,11 +166,11 @@ void serveRoot(int fd) {
       close(connection);
       continue;
     }
-    if (endpoints.empty()) missingRanks = registration.size;
+    if (endpoints.empty()) missingRankCount = registration.size;
     endpoints.resize(registration.size);
     endpoints[registration.rank] = registration.endpoint;
     connections.push_back(connection);
-    missingRanks--;
+    missingRankCount--;
   }
   for (const int connection : connections) {
     sendAll(connection, endpoints.data(), endpoints.size() * sizeof(Endpoint), isStopped);

@@ -28,7 +28,7 @@ constexpr uint32_t kMaxSplits = 64;
 constexpr uint32_t kMaxRanks = 64;
 
 struct RegionHeader {
-  std::atomic<uint32_t> attachedCount, finalizedCount;
+  std::atomic<uint32_t> attachedRankCount, finalizedRankCount;
   struct Split {
     std::atomic<uint32_t> arrivedCount;
     int color[kMaxRanks], key[kMaxRanks];

@@ -39,7 +39,7 @@ std::string resolveSymbols(void* handle, Library& library) {
 
 /// The first that can be used.
 Library findLibrary(const std::vector<std::string>& candidates) {
-  std::string loadErrors, unsupported;
+  std::string loadErrors, unsupportedReasons;
   const auto appendReason = [](std::string& reasons, const std::string& reason) {
     reasons += (reasons.empty() ? "" : "; ") + reason;
   };
@@ -53,13 +53,13 @@ Library findLibrary(const std::vector<std::string>& candidates) {
     library.path = candidate;
     const std::string reason = resolveSymbols(handle, library);
     if (reason.empty()) return library;
-    appendReason(unsupported, reason);
+    appendReason(unsupportedReasons, reason);
     dlclose(handle);
   }
-  throw Failure(
-      MOSAIC_FAILURE_DEVICE,
-      "nccl: expected NCCL, received " + (unsupported.empty() ? "none (" + loadErrors + ")" : unsupported) + "; " +
-          kInstallHint);
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "nccl: expected NCCL, received " +
+                    (unsupportedReasons.empty() ? "none (" + loadErrors + ")" : unsupportedReasons) + "; " +
+                    kInstallHint);
 }
 
 std::mutex mutex;

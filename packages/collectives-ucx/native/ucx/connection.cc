@@ -97,7 +97,7 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
   const std::string ownAddress = worker_->address();
   put(makeAddressKey(rank_), ownAddress.data(), ownAddress.size());
   const std::string job = getBootstrapValue(bootstrap, kJobKey);
-  std::copy_n(job.data(), std::min(job.size(), sizeof job_), reinterpret_cast<char*>(&job_));
+  std::copy_n(job.data(), std::min(job.size(), sizeof jobId_), reinterpret_cast<char*>(&jobId_));
   for (uint32_t i = 1; i < bootstrap.size; i++) {
     Peer& peer = peers_[(rank_ + i) % bootstrap.size];
     if (bootstrap.hosts[peer.rank] == bootstrap.hosts[rank_]) continue;
@@ -174,7 +174,7 @@ void Connection::onNotice(Notice& notice) {
   if (notice.kind == MessageKind::Connect) {
     peer.isConnected = true;
   } else if (notice.kind == MessageKind::Close) {
-    peer.sentBeforeClose = notice.value;
+    peer.messagesSentBeforeClose = notice.value;
     hasClosedPeers_ = true;
     sendNotice(peer, MessageKind::CloseReceived, 0);
   } else {
@@ -190,7 +190,7 @@ void Connection::send(uint32_t peer, MessageKind kind, uint64_t number, const vo
   param.cb.send = [](void* handle, ucs_status_t status, void* arg) {
     completeRequest(handle, status, *static_cast<Request*>(arg));
   };
-  const ucp_tag_t tag = makeTag(kind, job_, rank_, number);
+  const ucp_tag_t tag = makeTag(kind, jobId_, rank_, number);
   completeIfImmediate(library().functions.tagSend(peers_[peer].endpoint, data, bytes, tag, &param), request);
 }
 
@@ -199,7 +199,7 @@ void Connection::receive(uint32_t peer, MessageKind kind, uint64_t number, void*
   param.cb.recv = [](void* handle, ucs_status_t status, const ucp_tag_recv_info_t*, void* arg) {
     completeRequest(handle, status, *static_cast<Request*>(arg));
   };
-  const ucp_tag_t tag = makeTag(kind, job_, peer, number);
+  const ucp_tag_t tag = makeTag(kind, jobId_, peer, number);
   completeIfImmediate(library().functions.tagReceive(worker_->handle(), data, bytes, tag, kFullTagMask, &param),
                       request);
 }
@@ -248,7 +248,7 @@ bool Connection::progressUntil(int64_t deadline, Condition condition) {
 void Connection::close(const std::vector<uint64_t>& sentCounts) {
   if (!worker_ || isAbandoned_) return;
   const auto isCloseExpected = [](const Peer& peer) {
-    return peer.endpoint && !peer.isLost && !peer.sentBeforeClose && !peer.hasReceivedClose;
+    return peer.endpoint && !peer.isLost && !peer.messagesSentBeforeClose && !peer.hasReceivedClose;
   };
   for (Peer& peer : peers_) {
     if (isCloseExpected(peer)) sendNotice(peer, MessageKind::Close, sentCounts[peer.rank]);

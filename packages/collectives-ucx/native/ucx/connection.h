@@ -46,10 +46,10 @@ class Connection {
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int extraFd);
 
   /// How many messages the peer had sent when it closed, once it has.
-  std::optional<uint64_t> sentBeforeClose(uint32_t peer) const { return peers_[peer].sentBeforeClose; }
+  std::optional<uint64_t> messagesSentBeforeClose(uint32_t peer) const { return peers_[peer].messagesSentBeforeClose; }
   bool hasClosedPeers() const { return hasClosedPeers_; }
   /// The peer's process or its host is gone, as far as UCX notices.
-  bool isLost(uint32_t peer) const { return peers_[peer].isLost && !peers_[peer].sentBeforeClose; }
+  bool isLost(uint32_t peer) const { return peers_[peer].isLost && !peers_[peer].messagesSentBeforeClose; }
 
   /// UCX is not called any more, so that nothing moves in or out of any memory; what it has under way stays there
   /// until the process ends. Cancelling it instead has crashed versions of UCX.
@@ -71,7 +71,7 @@ class Connection {
     uint32_t rank = 0;
     ucp_ep_h endpoint = nullptr;
     bool isLost = false, isConnected = false, hasReceivedClose = false;
-    std::optional<uint64_t> sentBeforeClose;
+    std::optional<uint64_t> messagesSentBeforeClose;
     Notice sentNotices[3], receivedNotices[3];
   };
 
@@ -88,7 +88,7 @@ class Connection {
   std::unique_ptr<Worker> worker_;
   std::vector<Peer> peers_;  // by rank; those of this host have no endpoint
   uint32_t rank_ = 0;
-  uint64_t job_ = 0, unsentNoticeCount_ = 0;
+  uint64_t jobId_ = 0, unsentNoticeCount_ = 0;
   bool isAbandoned_ = false, hasProgressed_ = false, hasClosedPeers_ = false;
 };
 

@@ -77,7 +77,7 @@ std::string resolveSymbols(void* handle, Library& library) {
 /// The first that can be used.
 Library findLibrary(const std::vector<std::string>& candidates) {
   const GlobalSettings settings;
-  std::string loadErrors, unsupported;
+  std::string loadErrors, unsupportedReasons;
   const auto appendReason = [](std::string& reasons, const std::string& reason) {
     reasons += (reasons.empty() ? "" : "; ") + reason;
   };
@@ -92,12 +92,11 @@ Library findLibrary(const std::vector<std::string>& candidates) {
     library.path = candidate;
     const std::string reason = resolveSymbols(handle, library);
     if (reason.empty()) return library;
-    appendReason(unsupported, reason);
+    appendReason(unsupportedReasons, reason);
   }
-  throw Failure(
-      MOSAIC_FAILURE_DEVICE,
-      "ucx: no usable UCX library: " + (unsupported.empty() ? loadErrors : unsupported) + "; " +
-          kInstallHint);
+  throw Failure(MOSAIC_FAILURE_DEVICE,
+                "ucx: no usable UCX library: " + (unsupportedReasons.empty() ? loadErrors : unsupportedReasons) + "; " +
+                    kInstallHint);
 }
 
 std::mutex mutex;

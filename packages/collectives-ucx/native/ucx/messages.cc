@@ -21,7 +21,7 @@ struct Messages::Transfer : Request {
   Messages* messages = nullptr;
   MosaicMessage* message = nullptr;
   uint64_t number = 0;   // among the messages between these two ranks
-  uint32_t pendingCount = 0;  // parts of a send
+  uint32_t pendingPartCount = 0;  // parts of a send
   size_t activeIndex = 0;     // in `activeTransfers_`
   bool isSend = false;
   Header header;
@@ -72,13 +72,13 @@ void Messages::endTransfer(Transfer& transfer) {
 
 void Messages::send(MosaicMessage& message) {
   const uint64_t number = sentCounts_[message.peer]++, bytes = message.signature.bytes;
-  if (connection_.sentBeforeClose(message.peer)) {
+  if (connection_.messagesSentBeforeClose(message.peer)) {
     message.state = MOSAIC_MESSAGE_CLOSED;
     return;
   }
   Transfer& transfer = beginTransfer(message, number, true);
   const bool isInline = bytes <= kInlineBytes;
-  transfer.pendingCount = isInline ? 1 : 2;
+  transfer.pendingPartCount = isInline ? 1 : 2;
   transfer.onComplete = completeRequest<&Messages::onSent>;
   transfer.header.signature = message.signature;
   if (isInline && bytes > 0) std::memcpy(transfer.header.payload, message.data, bytes);
@@ -89,7 +89,7 @@ void Messages::send(MosaicMessage& message) {
 
 /// What could not be sent stays under way: the peer is lost, or has closed.
 void Messages::onSent(Transfer& transfer, ucs_status_t status) {
-  if (status == UCS_OK && --transfer.pendingCount == 0) endTransfer(transfer);
+  if (status == UCS_OK && --transfer.pendingPartCount == 0) endTransfer(transfer);
 }
 
 // ── receiving
@@ -139,9 +139,9 @@ bool Messages::closeMessages() {
   if (!connection_.hasClosedPeers()) return hasClosedMessages;
   for (const Transfer* transfer : activeTransfers_) {
     MosaicMessage& message = *transfer->message;
-    const auto sentBeforeClose = connection_.sentBeforeClose(message.peer);
-    if (!sentBeforeClose || message.state != MOSAIC_MESSAGE_PENDING) continue;
-    if (!transfer->isSend && transfer->number < *sentBeforeClose) continue;
+    const auto messagesSentBeforeClose = connection_.messagesSentBeforeClose(message.peer);
+    if (!messagesSentBeforeClose || message.state != MOSAIC_MESSAGE_PENDING) continue;
+    if (!transfer->isSend && transfer->number < *messagesSentBeforeClose) continue;
     message.state = MOSAIC_MESSAGE_CLOSED;
     hasClosedMessages = true;
   }

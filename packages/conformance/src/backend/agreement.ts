@@ -60,7 +60,7 @@ const defaultOptions: AgreementOptions = {
 interface RankDisagreement {
   readonly title: string;
   /** What a device must have for it: one that has not rejects the call before anything is sent. */
-  readonly feature?: KernelFeature;
+  readonly requiredFeature?: KernelFeature;
   readonly commonOptions?: Partial<AgreementOptions>;
   readonly differingOptions: Partial<AgreementOptions>;
   readonly errorPatterns: readonly [usual: string | RegExp, odd: string | RegExp];
@@ -113,7 +113,7 @@ const disagreements: readonly RankDisagreement[] = [
   },
   {
     title: "mismatched softcaps",
-    feature: "softcap",
+    requiredFeature: "softcap",
     differingOptions: { softcap: 30 },
     errorPatterns: ["scale 0.25, mask ", "scale 0.25, softcap 30, mask "],
   },
@@ -157,8 +157,8 @@ const disagreements: readonly RankDisagreement[] = [
  * await cases.find(({ name }) => name === "mismatched scales are reported on every rank")!.run();
  * ```
  */
-export function agreementSuite(given: AgreementSuiteOptions): Case[] {
-  const options = agreementSuiteOptions.parse(given);
+export function agreementSuite(suiteOptions: AgreementSuiteOptions): Case[] {
+  const options = agreementSuiteOptions.parse(suiteOptions);
   return [
     ...disagreements.map((difference) => ({
       name: `${difference.title} are reported on every rank`,
@@ -176,10 +176,10 @@ async function checkAtNextCall(
   { makeWorld, backend }: AgreementSuiteOptions,
   difference: RankDisagreement,
 ): Promise<void> {
-  const { commonOptions, differingOptions, errorPatterns, feature } = difference;
+  const { commonOptions, differingOptions, errorPatterns, requiredFeature } = difference;
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
-  if (feature !== undefined && !testWorld.contexts[0]!.device.features?.includes(feature)) {
-    for (const ctx of testWorld.contexts) checkRefused(ctx, backend("sp"), difference);
+  if (requiredFeature !== undefined && !testWorld.contexts[0]!.device.features?.includes(requiredFeature)) {
+    for (const ctx of testWorld.contexts) checkCallRejected(ctx, backend("sp"), difference);
     return;
   }
   const outcomes = testWorld.contexts.map((ctx) => {
@@ -200,14 +200,18 @@ async function checkAtNextCall(
   }
 }
 
-function checkRefused(ctx: Context, backend: AttentionBackend, { differingOptions, feature }: RankDisagreement): void {
+function checkCallRejected(
+  ctx: Context,
+  backend: AttentionBackend,
+  { differingOptions, requiredFeature }: RankDisagreement,
+): void {
   let thrown: unknown;
   try {
     attend(ctx, backend, { ...defaultOptions, ...differingOptions });
   } catch (error) {
     thrown = error;
   }
-  checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${feature}`);
+  checkMessage(expectError(thrown as Error | undefined, OptionError), `a call without ${requiredFeature}`);
 }
 
 function attend(ctx: Context, backend: AttentionBackend, options: AgreementOptions): Tensor {

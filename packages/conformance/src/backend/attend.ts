@@ -1,6 +1,6 @@
 import { type AttentionBackend, type Context, type Coordinate, type Device, type Tensor } from "@mosaic/core";
 import { checkEqual } from "../check.ts";
-import { fullTensor, headsFirst, trialLayouts, type MatrixSize, listPositions, takeRows } from "./shard.ts";
+import { fullTensor, createHeadsFirst, trialLayouts, type MatrixSize, listPositions, takeRows } from "./shard.ts";
 import { getReference, type Trial } from "./trial.ts";
 
 /** What attention gives one rank: its rows of out, lse and dq, and the whole dk and dv of its keys. */
@@ -119,10 +119,10 @@ async function attendRows(
     v: takeRows(problem.v, rows.keys, k),
     dOut: takeRows(dOutAll, rows.queries, q),
   };
-  using queries = headsFirst(device, inputs.q, qShape, dtype);
-  using keys = headsFirst(device, inputs.k, kShape, dtype);
-  using values = headsFirst(device, inputs.v, kShape, dtype);
-  using dOut = headsFirst(device, inputs.dOut, qShape, dtype);
+  using queries = createHeadsFirst(device, inputs.q, qShape, dtype);
+  using keys = createHeadsFirst(device, inputs.k, kShape, dtype);
+  using values = createHeadsFirst(device, inputs.v, kShape, dtype);
+  using dOut = createHeadsFirst(device, inputs.dOut, qShape, dtype);
   using out = fullTensor(device, qShape, functions.initialState.out);
   using lse = fullTensor(device, rowShape, functions.initialState.lse);
   functions.attend(queries, { out, lse }, { k: keys, v: values });

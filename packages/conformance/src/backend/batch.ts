@@ -22,7 +22,7 @@ import { pairwise } from "../pairwise.ts";
 import { onWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
 import { measureBackend } from "./measure.ts";
-import { headsFirst, listPositions, takeRows } from "./shard.ts";
+import { createHeadsFirst, listPositions, takeRows } from "./shard.ts";
 import type { Trial } from "./trial.ts";
 import { formatMesh, placements, meshSize } from "./trials.ts";
 import { type Arrangement, arrangementsOption, dtypesOption, makeWorldOption } from "../suite-options.ts";
@@ -207,7 +207,7 @@ async function checkExact({ makeWorld, dtypes }: BatchSuiteOptions, arrangement:
   checkTrials(backend.name, measurementsByRank);
 }
 
-const padSamples = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
+const paddedBatchSizes = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
 
 /** Through `attention` and its backward: what lies in the padding, NaN or 0, makes no difference. */
 async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
@@ -223,13 +223,13 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
         // Not to the bit: beside NaN a kernel may sum in another order.
         checkClose(nanPaddedRun.values[name], cleanRun.values[name], 1e-5, `${description} with NaN in the padding`);
         const emptyValue = name === "lse" ? Number.NEGATIVE_INFINITY : 0;
-        const width = name === "lse" ? 1 : padSamples.headDim;
-        const wrong = cleanRun.values[name].findIndex(
+        const width = name === "lse" ? 1 : paddedBatchSizes.headDim;
+        const wrongIndex = cleanRun.values[name].findIndex(
           (value, i) => cleanRun.isPadding(Math.floor(i / width), name) && value !== emptyValue,
         );
         check(
-          wrong < 0,
-          `${description} in the padding: expected ${emptyValue}, received ${cleanRun.values[name][wrong]}`,
+          wrongIndex < 0,
+          `${description} in the padding: expected ${emptyValue}, received ${cleanRun.values[name][wrongIndex]}`,
         );
       }
     }
@@ -249,18 +249,18 @@ async function attendPadded(
   paddingValue: number,
   padding: "left" | "right",
 ): Promise<PaddedNumbers> {
-  const { batch, numHeads, numKvHeads, length, headDim, lengths } = padSamples;
+  const { batch, numHeads, numKvHeads, length, headDim, lengths } = paddedBatchSizes;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: placements()[1]! });
   const positions = listPositions(layout.spans(ctx.mesh.coordinate));
   const isToken = (sample: number, position: number): boolean =>
     padding === "right" ? position < lengths[sample]! : position >= length - lengths[sample]!;
-  const shard = (device: Device, heads: number, seed: number): Tensor => {
-    const allValues = normals(batch * heads * length * headDim, seed).map((value, i) => {
+  const shard = (device: Device, headCount: number, seed: number): Tensor => {
+    const allValues = normals(batch * headCount * length * headDim, seed).map((value, i) => {
       const row = Math.floor(i / headDim);
-      return isToken(Math.floor(row / length / heads), row % length) ? value : paddingValue;
+      return isToken(Math.floor(row / length / headCount), row % length) ? value : paddingValue;
     });
     const shardValues = takeRows(allValues, positions, { rows: length, width: headDim });
-    return headsFirst(device, shardValues, [batch, heads, positions.length, headDim], "float32");
+    return createHeadsFirst(device, shardValues, [batch, headCount, positions.length, headDim], "float32");
   };
   using q = shard(ctx.device, numHeads, 1);
   using k = shard(ctx.device, numKvHeads, 2);
@@ -284,8 +284,8 @@ async function attendPadded(
   return {
     values: Object.fromEntries(names.map((name, i) => [name, readValues[i]!])) as PaddedNumbers["values"],
     isPadding(row, name) {
-      const heads = name === "dk" || name === "dv" ? numKvHeads : numHeads;
-      return !isToken(Math.floor(row / positions.length / heads), positions[row % positions.length]!);
+      const headCount = name === "dk" || name === "dv" ? numKvHeads : numHeads;
+      return !isToken(Math.floor(row / positions.length / headCount), positions[row % positions.length]!);
     },
   };
 }

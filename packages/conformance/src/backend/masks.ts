@@ -29,18 +29,21 @@ export function maskTrials(queries: number, keys: number, seed: number): readonl
 const trialCache = new Map<string, readonly MaskTrial[]>();
 
 function makeTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
-  const shift = keys - queries;
+  const queryOffset = keys - queries;
   const window = 1 + Math.ceil(keys / 5);
   const first = Math.floor(keys / 3);
   const random = [1, 2, 3].map((i) => randomSlices(queries, keys, seed + i));
   return [
     { mask: masks.full(), maskMod: () => true },
-    { mask: masks.causal(), maskMod: (q, k) => k <= q + shift },
+    { mask: masks.causal(), maskMod: (q, k) => k <= q + queryOffset },
     { mask: masks.inverseCausal(), maskMod: (q, k) => k >= q },
-    { mask: masks.bidirectionalCausal(), maskMod: (q, k) => k >= q && k <= q + shift },
-    { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + shift && k > q + shift - window },
-    { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + shift },
-    { mask: masks.blockCausal(window), maskMod: (q, k) => q + shift >= 0 && k < nextBlock(q + shift, window) },
+    { mask: masks.bidirectionalCausal(), maskMod: (q, k) => k >= q && k <= q + queryOffset },
+    { mask: masks.slidingWindow(window), maskMod: (q, k) => k <= q + queryOffset && k > q + queryOffset - window },
+    { mask: masks.prefix(first), maskMod: (q, k) => k < first || k <= q + queryOffset },
+    {
+      mask: masks.blockCausal(window),
+      maskMod: (q, k) => q + queryOffset >= 0 && k < nextBlock(q + queryOffset, window),
+    },
     ...(keys > 0 ? [globalTokensTrial(queries, keys, window)] : []),
     ...(queries === keys ? documentTrials(queries) : []),
     ...random.map((slices) => ({ mask: masks.fromSlices(slices), maskMod: slicesToMaskMod(slices) })),
@@ -55,12 +58,14 @@ function nextBlock(position: number, size: number): number {
 
 /** A window on both sides, and two tokens that see all and are seen by all: horizontal and vertical stripes. */
 function globalTokensTrial(queries: number, keys: number, right: number): MaskTrial {
-  const shift = keys - queries;
+  const queryOffset = keys - queries;
   const tokens = [Math.floor(keys / 4), keys - 1];
   return {
     mask: masks.or(masks.slidingWindow({ left: 2, right }), masks.globalTokens(tokens, { queries: true })),
     maskMod: (q, k) =>
-      tokens.includes(k) || tokens.includes(q + shift) || (k >= q + shift - 2 && k <= q + shift + right),
+      tokens.includes(k) ||
+      tokens.includes(q + queryOffset) ||
+      (k >= q + queryOffset - 2 && k <= q + queryOffset + right),
   };
 }
 

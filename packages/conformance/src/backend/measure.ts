@@ -56,19 +56,19 @@ interface ReferenceErrors {
   readonly lse: number;
 }
 
-const referenceCache = new WeakMap<Reference, Map<string, Promise<ReferenceErrors>>>();
+const referenceErrorsCache = new WeakMap<Reference, Map<string, Promise<ReferenceErrors>>>();
 
 /** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
 function referenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
-  const errorsByKey = referenceCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
-  referenceCache.set(expected, errorsByKey);
+  const errorsByKey = referenceErrorsCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
+  referenceErrorsCache.set(expected, errorsByKey);
   const key = `${device.type} ${JSON.stringify([trial.mask, trial.modifiers])}`;
-  const reference = errorsByKey.get(key) ?? measureReference(device, trial);
-  errorsByKey.set(key, reference);
+  const errors = errorsByKey.get(key) ?? measureReference(device, trial);
+  errorsByKey.set(key, errors);
   // Who fails does so for himself: the next tries again.
-  reference.catch(() => errorsByKey.delete(key));
-  return reference;
+  errors.catch(() => errorsByKey.delete(key));
+  return errors;
 }
 
 async function measureReference(device: Device, trial: Trial): Promise<ReferenceErrors> {

@@ -39,7 +39,7 @@ export function trialLayouts({ mesh, axes, queries, keys }: Trial): {
 /**
  * A tensor [B,H,S,D] as a module makes it: a view of [B,S,H,D], so that it is dense only where H or S is 1.
  */
-export function headsFirst(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType): Tensor {
+export function createHeadsFirst(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType): Tensor {
   const [batch, numHeads, length, headDim] = shape as [number, number, number, number];
   using rows = device.empty([batch, length, numHeads, headDim], dtype);
   const view = rows.permute([0, 2, 1, 3]);

@@ -75,16 +75,16 @@ export function alongOneAxis(
  * await cases[0]!.run();
  * ```
  */
-export function backendSuite(given: BackendSuiteOptions): Case[] {
-  const { dtypes, coverage, ...options } = backendSuiteOptions.parse(given);
+export function backendSuite(suiteOptions: BackendSuiteOptions): Case[] {
+  const { dtypes, coverage, ...options } = backendSuiteOptions.parse(suiteOptions);
   return options.arrangements.flatMap((arrangement, i) => [
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {
         // Every rule is met under either perturbation, without multiplying the cases by two: not in step with the half.
         const completion: CompletionTime = (Math.floor(i / 2) + j + l) % 2 === 0 ? "late" : "soon";
         // One arrangement alone has half of the placements for a mask: then all are tried.
-        const coversHalf = coverage === "pairs" && options.arrangements.length > 1;
-        const includesTrial = (trial: number): boolean => !coversHalf || (trial + i + j + l) % 2 === 0;
+        const usesHalfOfTrials = coverage === "pairs" && options.arrangements.length > 1;
+        const includesTrial = (trial: number): boolean => !usesHalfOfTrials || (trial + i + j + l) % 2 === 0;
         return {
           name: `${caseTitle(arrangement)}, ${placement.name}, ${dtype}: as accurate as on one device, messages ${completion}`,
           run: () => checkExact(options, arrangement, { completion, placement, dtype, includes: includesTrial }),

@@ -7,7 +7,7 @@ import {
   type OracleBackward,
   type OracleForward,
   type MaskMod,
-  smallestGap,
+  smallestTopScoreGap,
 } from "../oracle/attention.ts";
 import { normals, roundTo } from "../oracle/numbers.ts";
 
@@ -48,8 +48,8 @@ const denormal: ValueTransform = {
   name: "denormal scores",
   isNearTie: false,
   transform({ q, k }, dtype) {
-    const tiny = (x: number) => roundTo(x * 1e-20, dtype);
-    return { q: q.map(tiny), k: k.map(tiny) };
+    const scaleDown = (x: number) => roundTo(x * 1e-20, dtype);
+    return { q: q.map(scaleDown), k: k.map(scaleDown) };
   },
 };
 
@@ -132,7 +132,7 @@ function computeReference(trial: Trial): Reference {
   };
   const { values } = trial;
   const problem = values ? { ...normalProblem, ...values.transform(normalProblem, dtype) } : normalProblem;
-  const hasSeparatedScores = !values?.isNearTie || smallestGap(problem) > 1e-5 * magnitude(problem.q);
+  const hasSeparatedScores = !values?.isNearTie || smallestTopScoreGap(problem) > 1e-5 * magnitude(problem.q);
   check(hasSeparatedScores, `${trial.name}: two scores differ by less than the float32 resolution`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };

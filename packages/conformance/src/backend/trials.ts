@@ -112,10 +112,11 @@ function randomBlocks(): Placement {
   return {
     name: "scattered",
     spans(index, count, length) {
-      const next = uniforms(length);
+      const nextUniform = uniforms(length);
       const spans = [];
       for (let start = 0; start < length; start += 3) {
-        if (integer(next, count) === index) spans.unshift({ start, length: Math.min(3, length - start), step: 1 });
+        if (integer(nextUniform, count) === index)
+          spans.unshift({ start, length: Math.min(3, length - start), step: 1 });
       }
       return spans;
     },

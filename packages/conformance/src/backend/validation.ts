@@ -99,8 +99,8 @@ interface InvalidCall {
  * await cases[0]!.run();
  * ```
  */
-export function validationSuite(given: ValidationSuiteOptions): Case[] {
-  const options = validationSuiteOptions.parse(given);
+export function validationSuite(suiteOptions: ValidationSuiteOptions): Case[] {
+  const options = validationSuiteOptions.parse(suiteOptions);
   const { makeWorld, backend, sharded } = options;
   const invalidCalls = [
     invalidAxis(backend),
@@ -249,16 +249,20 @@ async function checkViolation(
   });
 }
 
-async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalid: InvalidCall): Promise<void> {
-  const { pass, invalidate, error, message } = invalid;
+async function checkRejected(makeWorld: MakeWorld, backend: AttentionBackend, invalidCall: InvalidCall): Promise<void> {
+  const { pass, invalidate, error, message } = invalidCall;
   await onWorld(makeWorld, { size: 2 }, async (ctx) => {
     const unmodifiedCall = validCall(ctx, backend);
-    const wrong = { ...unmodifiedCall, ...invalidate(unmodifiedCall, ctx) };
-    await checkThrows(() => callBackend(ctx, wrong, pass), error, message);
-    await checkThrows(() => callBackend(ctx, wrong, pass), error, new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `));
+    const modifiedCall = { ...unmodifiedCall, ...invalidate(unmodifiedCall, ctx) };
+    await checkThrows(() => callBackend(ctx, modifiedCall, pass), error, message);
+    await checkThrows(
+      () => callBackend(ctx, modifiedCall, pass),
+      error,
+      new RegExp(`\\(\\w+\\).*, rank ${ctx.rank}: `),
+    );
     const { messagesSent } = ctx.world.traffic();
     check(messagesSent === 0, `rank ${ctx.rank} sent ${messagesSent} messages before it rejected the call`);
-    for (const tensor of Object.values(wrong.tensors)) tensor.dispose();
+    for (const tensor of Object.values(modifiedCall.tensors)) tensor.dispose();
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: backend.axes, length: 10 });
     using x = randn(ctx, operandShapes.q);
     using out = attention(ctx, x, x, x, { backend, queries: layout, keys: layout });
@@ -293,22 +297,22 @@ function invalidAxis(backend: (axis: string) => AttentionBackend): InvalidCall {
 function invalidSequences(name: "queries" | "keys"): InvalidCall[] {
   const coordinateName = name === "keys" ? "from" : "at";
   const axes = name === "keys" ? "keyAxes" : "queryAxes";
-  const invalid = { pass: "attend", error: "OptionError" } as const;
+  const invalidFields = { pass: "attend", error: "OptionError" } as const;
   return [
     {
-      ...invalid,
+      ...invalidFields,
       title: `unsharded ${name}`,
       invalidate: () => ({ [axes]: [] }),
       message: new RegExp(`${name} sharded along sp, received unsharded ${name}`),
     },
     {
-      ...invalid,
+      ...invalidFields,
       title: `${name} of another rank`,
       invalidate: (_, { rank }) => ({ [coordinateName]: { sp: 1 - rank } }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{"sp":\\d\\}`),
     },
     {
-      ...invalid,
+      ...invalidFields,
       title: `${name} of all ranks`,
       invalidate: () => ({ [coordinateName]: {} }),
       message: new RegExp(`this rank's shard of the ${name}, sp = \\d, received ${name} from \\{\\}`),
@@ -346,11 +350,19 @@ function invalidStates(pass: Pass): InvalidCall[] {
   return passOperands[pass].flatMap((name) => {
     const shape = (operandShapes[name] as Shape).with(2, 4);
     const message = new RegExp(`expected ${name} \\[${operandShapes[name]}\\], received \\[${shape}\\]`);
-    const wrong = invalidTensor(pass, name, { title: `${name} [${shape}]`, shape, error: "ShapeError", message });
-    if (name === "dOut") return [wrong];
+    const wrongShapeCall = invalidTensor(pass, name, {
+      title: `${name} [${shape}]`,
+      shape,
+      error: "ShapeError",
+      message,
+    });
+    if (name === "dOut") return [wrongShapeCall];
     const dtypePattern = new RegExp(`expected ${name} of dtype float32, received bfloat16`);
     const title = `${name} of bfloat16`;
-    return [wrong, invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: dtypePattern })];
+    return [
+      wrongShapeCall,
+      invalidTensor(pass, name, { title, dtype: "bfloat16", error: "DTypeError", message: dtypePattern }),
+    ];
   });
 }
 
@@ -375,10 +387,10 @@ interface InvalidTensor extends Pick<InvalidCall, "title" | "error" | "message">
 function invalidTensor(
   pass: Pass,
   name: TensorName,
-  { shape, dtype = "float32", ...invalid }: InvalidTensor,
+  { shape, dtype = "float32", ...invalidCallFields }: InvalidTensor,
 ): InvalidCall {
   return {
-    ...invalid,
+    ...invalidCallFields,
     pass,
     invalidate({ tensors }, { device }) {
       tensors[name].dispose();

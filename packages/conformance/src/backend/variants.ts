@@ -26,7 +26,7 @@ import type { OracleModifiers } from "../oracle/score-modifiers.ts";
 import { pairwise } from "../pairwise.ts";
 import { type MakeWorld, onWorld } from "../world.ts";
 import { type MaskTrial, maskTrials } from "./masks.ts";
-import { headsFirst, listPositions, takeRows } from "./shard.ts";
+import { createHeadsFirst, listPositions, takeRows } from "./shard.ts";
 import { formatMesh, meshSize, placements } from "./trials.ts";
 import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-options.ts";
 
@@ -79,16 +79,16 @@ function modifiersOf(
   { variant, size }: VariantTrial,
   { seed, dp }: RandomSource,
 ): OracleModifiers & { readonly hasWideValues: boolean } {
-  const has = (name: VariantTrial["variant"]): boolean => variant === name || variant === "all of them";
-  const next = uniforms(SINK_SEED);
-  const perHead = (from: number, to: number): number[] =>
-    Array.from({ length: size.numHeads }, () => Math.fround(from + (to - from) * next()));
+  const hasVariant = (name: VariantTrial["variant"]): boolean => variant === name || variant === "all of them";
+  const nextUniform = uniforms(SINK_SEED);
+  const drawPerHead = (from: number, to: number): number[] =>
+    Array.from({ length: size.numHeads }, () => Math.fround(from + (to - from) * nextUniform()));
   return {
-    ...(has("sinks") && { sinks: perHead(-2, 2) }),
-    ...(has("softcap") && { softcap: 1.5 }),
-    ...(has("slopes") && { slopes: perHead(0.02, 0.5) }),
-    ...(has("dropout") && { dropout: { probability: 0.3, seed, stream: 0, batchOffset: dp * size.batch } }),
-    hasWideValues: has("value head size"),
+    ...(hasVariant("sinks") && { sinks: drawPerHead(-2, 2) }),
+    ...(hasVariant("softcap") && { softcap: 1.5 }),
+    ...(hasVariant("slopes") && { slopes: drawPerHead(0.02, 0.5) }),
+    ...(hasVariant("dropout") && { dropout: { probability: 0.3, seed, stream: 0, batchOffset: dp * size.batch } }),
+    hasWideValues: hasVariant("value head size"),
   };
 }
 
@@ -130,8 +130,8 @@ function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: Ran
   const { hasWideValues, ...modifiers } = modifiersOf(trial, randomSource);
   const mask = maskOf(trial);
   const valueHeadDim = hasWideValues ? [24, 5, 9][headSizes.indexOf(size)]! : headDim;
-  const values = (heads: number, rows: number, width: number, seedOffset: number): Float64Array =>
-    normals(batch * heads * rows * width, 4 * trialIndex + seedOffset, dtype);
+  const values = (headCount: number, rows: number, width: number, seedOffset: number): Float64Array =>
+    normals(batch * headCount * rows * width, 4 * trialIndex + seedOffset, dtype);
   const problem = {
     ...size,
     ...extent,
@@ -196,26 +196,26 @@ function selectResults(
 
 async function runVariant(
   ctx: Context,
-  prepared: PreparedTrial,
+  preparedTrial: PreparedTrial,
   run: VariantRun,
 ): Promise<VariantNumbers<Float32Array>> {
-  const { problem, trial, mask, modifiers } = prepared;
+  const { problem, trial, mask, modifiers } = preparedTrial;
   const { numHeads, numKvHeads, batch, headDim, valueHeadDim } = problem;
-  const { queries, keys } = layoutsOf(ctx, prepared, run.axes);
+  const { queries, keys } = layoutsOf(ctx, preparedTrial, run.axes);
   const shard = (
     values: Float64Array,
-    heads: number,
+    headCount: number,
     at: { rows: readonly number[]; length: number; width: number },
   ) => {
     const shardValues = takeRows(values, at.rows, { rows: at.length, width: at.width });
-    return headsFirst(ctx.device, shardValues, [batch, heads, at.rows.length, at.width], trial.dtype);
+    return createHeadsFirst(ctx.device, shardValues, [batch, headCount, at.rows.length, at.width], trial.dtype);
   };
   const queryRows = { rows: queries.rows, length: problem.queries };
   const keyRows = { rows: keys.rows, length: problem.keys };
   using q = shard(problem.q, numHeads, { ...queryRows, width: headDim });
   using k = shard(problem.k, numKvHeads, { ...keyRows, width: headDim });
   using v = shard(problem.v, numKvHeads, { ...keyRows, width: valueHeadDim });
-  using dOut = shard(prepared.dOut, numHeads, { ...queryRows, width: valueHeadDim });
+  using dOut = shard(preparedTrial.dOut, numHeads, { ...queryRows, width: valueHeadDim });
   using sinks = fromArray(ctx, modifiers.sinks ?? new Array<number>(numHeads).fill(0), [numHeads]);
   using slopes = fromArray(ctx, modifiers.slopes ?? new Array<number>(numHeads).fill(0), [numHeads]);
   for (const x of [q, k, v, sinks]) x.requiresGrad = true;
@@ -241,25 +241,25 @@ async function runVariant(
 
 async function measureVariant(
   ctx: Context,
-  prepared: PreparedTrial,
+  preparedTrial: PreparedTrial,
   { axes, backend }: Arrangement,
 ): Promise<Measurement> {
   // Each numbers its random streams from 0: the same weights are dropped.
   const createContext = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
-  const actual = await runVariant(createContext(), prepared, { backend, axes });
-  const local = await runVariant(createContext(), prepared, { backend: "local", axes: [] });
-  const { queries, keys } = layoutsOf(ctx, prepared, axes);
-  const expectedShard = selectResults(prepared, prepared, { queries: queries.rows, keys: keys.rows });
+  const actual = await runVariant(createContext(), preparedTrial, { backend, axes });
+  const local = await runVariant(createContext(), preparedTrial, { backend: "local", axes: [] });
+  const { queries, keys } = layoutsOf(ctx, preparedTrial, axes);
+  const expectedShard = selectResults(preparedTrial, preparedTrial, { queries: queries.rows, keys: keys.rows });
   const results = names.map((name) => [
     name,
     {
       measured: errorSum(actual[name], expectedShard[name]),
-      local: errorSum(local[name], prepared[name]),
-      expected: measureExtent(name === "dSinks" ? prepared.dSinkTerms : prepared[name]),
-      weights: prepared.trial.dtype,
+      local: errorSum(local[name], preparedTrial[name]),
+      expected: measureExtent(name === "dSinks" ? preparedTrial.dSinkTerms : preparedTrial[name]),
+      weights: preparedTrial.trial.dtype,
     },
   ]);
-  return { trial: prepared.name, results: Object.fromEntries(results), lse: magnitude(prepared.lse) };
+  return { trial: preparedTrial.name, results: Object.fromEntries(results), lse: magnitude(preparedTrial.lse) };
 }
 
 export const variantSuiteOptions = defineOptions("variantSuite", {
@@ -303,18 +303,18 @@ async function checkVariants(
   trials: readonly VariantTrial[],
 ): Promise<void> {
   const { mesh, backend } = arrangement;
-  const prepared = new Map<string, PreparedTrial>();
-  const prepareOnce = (i: number, randomSource: RandomSource): PreparedTrial => {
+  const preparedTrials = new Map<string, PreparedTrial>();
+  const getOrPrepareTrial = (i: number, randomSource: RandomSource): PreparedTrial => {
     const key = `${i} ${randomSource.dp}`;
-    const preparedTrial = prepared.get(key) ?? prepareTrial(trials[i]!, i, randomSource);
-    prepared.set(key, preparedTrial);
+    const preparedTrial = preparedTrials.get(key) ?? prepareTrial(trials[i]!, i, randomSource);
+    preparedTrials.set(key, preparedTrial);
     return preparedTrial;
   };
   const measured = await onWorld(makeWorld, { size: meshSize(mesh), mesh, wrapDevice: poisonMemory }, async (ctx) => {
     const { dp = 0 } = ctx.mesh.coordinate;
     const measurements: Measurement[] = [];
     for (const i of trials.keys()) {
-      measurements.push(await measureVariant(ctx, prepareOnce(i, { seed: ctx.seed, dp }), arrangement));
+      measurements.push(await measureVariant(ctx, getOrPrepareTrial(i, { seed: ctx.seed, dp }), arrangement));
     }
     return { dp, measurements };
   });

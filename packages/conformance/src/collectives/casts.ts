@@ -29,21 +29,21 @@ const MAX_ROWS = 40;
 
 /** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
 function randomPlan(size: number, seed: number): TestPlan {
-  const next = uniforms(seed);
-  const rows = Array.from({ length: size }, () => (next() < 0.1 ? 0 : 1 + integer(next, MAX_ROWS)));
+  const nextUniform = uniforms(seed);
+  const rows = Array.from({ length: size }, () => (nextUniform() < 0.1 ? 0 : 1 + integer(nextUniform, MAX_ROWS)));
   const rangesBySender = rows.map((count, sender) =>
-    rows.map((_, receiver) => (sender === receiver || next() < 0.2 ? [] : randomRanges(count, next))),
+    rows.map((_, receiver) => (sender === receiver || nextUniform() < 0.2 ? [] : randomRanges(count, nextUniform))),
   );
   return { rows, plan: { size, ranges: (sender, receiver) => rangesBySender[sender]![receiver]! } };
 }
 
-function randomRanges(rows: number, next: () => number): RowRange[] {
+function randomRanges(rows: number, nextUniform: () => number): RowRange[] {
   const ranges: RowRange[] = [];
-  for (let start = integer(next, 6); start < rows; ) {
-    const length = 1 + integer(next, Math.min(9, rows - start));
+  for (let start = integer(nextUniform, 6); start < rows; ) {
+    const length = 1 + integer(nextUniform, Math.min(9, rows - start));
     ranges.push({ start, length });
     // Ranges may touch.
-    start += length + integer(next, 8);
+    start += length + integer(nextUniform, 8);
   }
   return ranges;
 }
@@ -93,8 +93,11 @@ interface RowMatrix {
 /** The elements of one row, over all planes: where each lies. */
 function elementsOf({ shape }: RowMatrix, row: number): number[] {
   const [rows, width] = shape.slice(-2) as [number, number];
-  const planes = shape.slice(0, -2).reduce((a, b) => a * b, 1);
-  return Array.from({ length: planes * width }, (_, i) => (Math.floor(i / width) * rows + row) * width + (i % width));
+  const planeCount = shape.slice(0, -2).reduce((a, b) => a * b, 1);
+  return Array.from(
+    { length: planeCount * width },
+    (_, i) => (Math.floor(i / width) * rows + row) * width + (i % width),
+  );
 }
 
 /** [sender, its row] of every row that a rank receives, in order. */
@@ -135,12 +138,17 @@ function disposeAll(...lists: readonly (readonly Tensor[])[]): void {
   for (const tensor of lists.flat()) tensor[Symbol.dispose]();
 }
 
-async function checkCast(group: ProcessGroup, testPlan: TestPlan, dtype: DType, hierarchical: boolean): Promise<void> {
+async function checkCast(
+  group: ProcessGroup,
+  testPlan: TestPlan,
+  dtype: DType,
+  isHierarchical: boolean,
+): Promise<void> {
   const { rank } = group;
   const input = inputsOf(group, testPlan.rows[rank]!, dtype);
   const out = outputsOf(group, receivedRows(testPlan.plan, rank).length, dtype);
   const versions = out.map(({ storage }) => storage.version);
-  group.groupCast(out, input, testPlan.plan, { label: "test", hierarchical }).wait();
+  group.groupCast(out, input, testPlan.plan, { label: "test", hierarchical: isHierarchical }).wait();
   for (const [i, tensor] of out.entries()) {
     checkEqual(
       await tensor.read(),
@@ -161,14 +169,17 @@ async function checkRandomCasts(group: ProcessGroup): Promise<void> {
   for (const [i, testPlan] of randomPlans(group.size).entries()) {
     const dtype = dtypes[i % dtypes.length]!;
     await group.device.stream.synchronize();
-    const before = group.traffic();
+    const trafficBefore = group.traffic();
     await checkCast(group, testPlan, dtype, false);
-    const after = group.traffic();
+    const trafficAfter = group.traffic();
     const sentRows = groupRanks(group).flatMap((to) => listRows(testPlan.plan.ranges(group.rank, to))).length;
     const expected = [sentRows, receivedRows(testPlan.plan, group.rank).length].map(
       (rows) => rows * elementsPerRow * bytesPerRow[dtype],
     );
-    const measuredBytes = [after.bytesSent - before.bytesSent, after.bytesReceived - before.bytesReceived];
+    const measuredBytes = [
+      trafficAfter.bytesSent - trafficBefore.bytesSent,
+      trafficAfter.bytesReceived - trafficBefore.bytesReceived,
+    ];
     checkEqual(measuredBytes, expected, `bytes sent and received by rank ${group.rank}`);
   }
 }
@@ -274,11 +285,11 @@ async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
     await checkRejected(() => group[op]([halfTensor], [empty], emptyPlan), "DTypeError", /./);
     if (size === 1) continue;
     await checkRejected(() => post(planToNextRank([{ start: 1, length: 0 }])), "OptionError", /length ≥ 1/);
-    const overlapping = planToNextRank([
+    const overlappingPlan = planToNextRank([
       { start: 1, length: 2 },
       { start: 2, length: 1 },
     ]);
-    await checkRejected(() => post(overlapping), "OptionError", /ascending and disjoint/);
+    await checkRejected(() => post(overlappingPlan), "OptionError", /ascending and disjoint/);
     await checkRejected(() => post(planToNextRank([{ start: 3, length: 2 }])), "ShapeError", /rows, as in the plan/);
   }
   await checkRejected(() => group.groupReduce([halfTensor], [halfTensor.view({})], emptyPlan), "DTypeError", /float32/);

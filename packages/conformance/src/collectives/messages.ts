@@ -12,7 +12,7 @@ export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
   return [
     ...dtypes.map((dtype) => groupCase(`sendRecv around a ring, ${dtype}`, (group) => checkRingExchange(group, dtype))),
     groupCase("all-to-all sendRecv, with message sizes from 0", checkAllPairs),
-    groupCase("sendRecv preserves message order between two ranks", checkOrder),
+    groupCase("sendRecv preserves message order between two ranks", checkMessageOrder),
     groupCase("sendRecv within a subset of the ranks", checkPairwiseExchange),
     groupCase("traffic counts payloads", checkTraffic),
   ];
@@ -23,17 +23,17 @@ async function checkRingExchange(group: ProcessGroup, dtype: (typeof dtypes)[num
   for (const length of [1, 7, 1024, 100_003]) {
     using out = makeTensor(group, rankValues(rank, length, dtype), { dtype });
     using inFlight = recvBuffer(group, length, dtype);
-    const left = (rank + size - 1) % size;
+    const leftRank = (rank + size - 1) % size;
     group
       .sendRecv([
-        { tensor: inFlight, from: left },
+        { tensor: inFlight, from: leftRank },
         { tensor: out, to: (rank + 1) % size },
       ])
       .wait();
     await checkTensorValues(
       inFlight,
-      rankValues(left, length, dtype),
-      `${length} numbers from rank ${left} on rank ${rank}`,
+      rankValues(leftRank, length, dtype),
+      `${length} numbers from rank ${leftRank} on rank ${rank}`,
     );
   }
 }
@@ -65,19 +65,20 @@ function messageContent(from: number, to: number, length: number): Float64Array 
   return Float64Array.from({ length }, (_, i) => 10_000 * from + 100 * to + i);
 }
 
-async function checkOrder(group: ProcessGroup): Promise<void> {
+async function checkMessageOrder(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
-  const right = (rank + 1) % size;
-  const left = (rank + size - 1) % size;
+  const rightRank = (rank + 1) % size;
+  const leftRank = (rank + size - 1) % size;
   const sendTensors = [1, 2, 3].map((i) => makeTensor(group, [rank, i], { dtype: "float32" }));
   const receiveBuffers: Tensor[] = sendTensors.map(() => recvBuffer(group, 2, "float32"));
   group
     .sendRecv([
-      ...receiveBuffers.map((tensor) => ({ tensor, from: left })),
-      ...sendTensors.map((tensor) => ({ tensor, to: right })),
+      ...receiveBuffers.map((tensor) => ({ tensor, from: leftRank })),
+      ...sendTensors.map((tensor) => ({ tensor, to: rightRank })),
     ])
     .wait();
-  for (const [i, tensor] of receiveBuffers.entries()) await checkTensorValues(tensor, [left, i + 1], `message ${i}`);
+  for (const [i, tensor] of receiveBuffers.entries())
+    await checkTensorValues(tensor, [leftRank, i + 1], `message ${i}`);
   for (const tensor of [...sendTensors, ...receiveBuffers]) tensor[Symbol.dispose]();
 }
 
@@ -102,7 +103,7 @@ async function checkTraffic(group: ProcessGroup): Promise<void> {
   using shortMessage = makeTensor(group, rankValues(rank, 30, "bfloat16"), { dtype: "bfloat16" });
   using longBuffer = recvBuffer(group, 100, "float32");
   using shortBuffer = recvBuffer(group, 30, "bfloat16");
-  const before = group.traffic();
+  const trafficBefore = group.traffic();
   const transfers: Transfer[] = [
     { tensor: longMessage, to: (rank + 1) % size },
     { tensor: longBuffer, from: (rank + size - 1) % size },
@@ -111,11 +112,11 @@ async function checkTraffic(group: ProcessGroup): Promise<void> {
   if (rank === 1) transfers.push({ tensor: shortBuffer, from: 0 });
   group.sendRecv(transfers).wait();
   await group.device.stream.synchronize();
-  const after = group.traffic();
+  const trafficAfter = group.traffic();
   const measuredTraffic = [
-    after.bytesSent - before.bytesSent,
-    after.bytesReceived - before.bytesReceived,
-    after.messagesSent - before.messagesSent,
+    trafficAfter.bytesSent - trafficBefore.bytesSent,
+    trafficAfter.bytesReceived - trafficBefore.bytesReceived,
+    trafficAfter.messagesSent - trafficBefore.messagesSent,
   ];
   const expected = [400 + (rank === 0 ? 60 : 0), 400 + (rank === 1 ? 60 : 0), rank === 0 ? 2 : 1];
   check(

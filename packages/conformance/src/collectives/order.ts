@@ -43,17 +43,17 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
     using x = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS).fill(rank + round), { dtype: "float32" });
     using inFlight = recvBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
     if (rank === round) for (let i = 0; i < 50; i++) kernels.unary("exp", delay, delay);
-    const left = (rank + size - 1) % size;
+    const leftRank = (rank + size - 1) % size;
     group
       .sendRecv([
         { tensor: x, to: (rank + 1) % size },
-        { tensor: inFlight, from: left },
+        { tensor: inFlight, from: leftRank },
       ])
       .wait();
     kernels.scalar("add", inFlight, inFlight, 0.5);
     await checkTensorValues(
       inFlight,
-      new Float64Array(LONG_KERNEL_ELEMENTS).fill(left + round + 0.5),
+      new Float64Array(LONG_KERNEL_ELEMENTS).fill(leftRank + round + 0.5),
       `round ${round} on rank ${rank}`,
     );
     kernels.fill(delay, 0);
@@ -66,11 +66,14 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   using sendTensor = recvBuffer(group, size, "float32");
   using receiveBuffer = recvBuffer(group, size, "float32");
   const checkVersionIncrease = (name: string, post: () => Work): void => {
-    const before = [sendTensor.storage.version, receiveBuffer.storage.version];
+    const versionsBefore = [sendTensor.storage.version, receiveBuffer.storage.version];
     post().wait();
-    check(sendTensor.storage.version === before[0], `${name}: the version counter of the input tensor was incremented`);
     check(
-      receiveBuffer.storage.version > before[1]!,
+      sendTensor.storage.version === versionsBefore[0],
+      `${name}: the version counter of the input tensor was incremented`,
+    );
+    check(
+      receiveBuffer.storage.version > versionsBefore[1]!,
       `${name}: the version counter of the output tensor was not incremented`,
     );
   };
@@ -107,10 +110,10 @@ async function checkPipeline(group: ProcessGroup): Promise<void> {
   const rounds = 3 * size;
   for (let round = 0; round < rounds; round++) {
     const [currentBuffer, nextBuffer] = [buffers[round % 2]!, buffers[(round + 1) % 2]!];
-    const left = (rank + size - 1) % size;
+    const leftRank = (rank + size - 1) % size;
     const work = group.sendRecv([
       { tensor: currentBuffer, to: (rank + 1) % size },
-      { tensor: nextBuffer, from: left },
+      { tensor: nextBuffer, from: leftRank },
     ]);
     device.kernels.binary("add", sum, sum, currentBuffer);
     work.wait();
@@ -157,10 +160,10 @@ async function checkCloseWithoutWait(group: ProcessGroup): Promise<void> {
 }
 
 async function checkBarriers(group: ProcessGroup): Promise<void> {
-  const before = group.traffic().bytesSent;
+  const bytesSentBefore = group.traffic().bytesSent;
   for (let i = 0; i < 20; i++) group.barrier().wait();
   await group.device.stream.synchronize();
-  const bytesSent = group.traffic().bytesSent - before;
+  const bytesSent = group.traffic().bytesSent - bytesSentBefore;
   check(bytesSent === 0, `expected barriers without payload, received a count of ${bytesSent} bytes sent`);
 }
 

@@ -19,12 +19,12 @@ import {
 } from "./tensors.ts";
 import { checkMakeWorld, worldSizes } from "../suite-options.ts";
 
-const ops: readonly ReduceOp[] = ["sum", "mean", "max"];
+const reduceOps: readonly ReduceOp[] = ["sum", "mean", "max"];
 
 /** allReduce and reduceScatter: to the last bit, for the order of the sum and its one rounding are promised. */
 function reductionCollectiveCases(makeWorld: MakeWorld, size: number): Case[] {
   return dtypes.flatMap((dtype) =>
-    ops.flatMap((op) => [
+    reduceOps.flatMap((op) => [
       {
         name: `allReduce ${op}, ${dtype}, ${size} ranks`,
         run: () => runOnRanks(makeWorld, size, (ctx) => checkAllReduce(ctx.world, op, dtype)),
@@ -129,8 +129,8 @@ async function checkAllGather(group: ProcessGroup, dtype: DType): Promise<void> 
 async function checkAllToAll(group: ProcessGroup, dtype: DType): Promise<void> {
   const { rank, size } = group;
   const equal = (): number => 11;
-  const uneven = (from: number, to: number): number => (from + 2 * to) % 4;
-  for (const count of [equal, uneven]) {
+  const unevenCount = (from: number, to: number): number => (from + 2 * to) % 4;
+  for (const count of [equal, unevenCount]) {
     const sendCounts = (from: number) => groupRanks(group).map((to) => count(from, to));
     const sentValues = (from: number) => rankValues(from, sumOfCounts(sendCounts(from)), dtype);
     const sentBlock = (from: number, to: number) => {

@@ -102,8 +102,8 @@ function variantCase(sizes: AttentionSizes): AttentionCase {
 }
 
 function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): AttentionCase {
-  const perHead = Array.from({ length: origin.head + heads.numHeads }, (_, i) => 0.1 / (1 + i));
-  const modifiers = { ...combinedModifiers, slopes: perHead };
+  const headSlopes = Array.from({ length: origin.head + heads.numHeads }, (_, i) => 0.1 / (1 + i));
+  const modifiers = { ...combinedModifiers, slopes: headSlopes };
   const problem = makeProblem({
     ...heads,
     headDim: 16,
@@ -131,7 +131,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   using ones = tensorFrom(device, new Float64Array(batch * heads * rows * 4).fill(1), { shape });
   const span = { start: 0, length: rows, step: 1 };
   const tile: Tile = { q: [span], k: [span], mask: masks.full().slices(rows, rows), scale: 1 };
-  const countKept = async (overrides: Partial<AttentionDropout>): Promise<Float64Array> => {
+  const countKeptPairs = async (overrides: Partial<AttentionDropout>): Promise<Float64Array> => {
     using out = allocate(device, shape);
     using lse = allocate(device, shape.slice(0, 3));
     device.kernels.fill(out, 0);
@@ -146,7 +146,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   };
   const pairs = batch * heads * rows * rows;
   for (const probability of [0.05, 0.25, 0.8]) {
-    const counts = await countKept({ probability });
+    const counts = await countKeptPairs({ probability });
     const total = counts.reduce((sum, count) => sum + count, 0);
     // Five standard deviations: one false alarm in a million, and the numbers are the same every time.
     const maxDeviation = 5 * Math.sqrt(pairs * probability * (1 - probability));
@@ -156,9 +156,9 @@ async function checkDropoutProbability(device: Device): Promise<void> {
       `${total} of ${pairs} weights were kept, expected ${expected} ± ${maxDeviation}`,
     );
   }
-  const firstCounts = await countKept({});
+  const firstCounts = await countKeptPairs({});
   for (const overrides of [{ seed: 1 }, { stream: 1 }, { batchOffset: 5 }]) {
-    const equalCounts = (await countKept(overrides)).filter(
+    const equalCounts = (await countKeptPairs(overrides)).filter(
       (count, i) => Math.round(count) === Math.round(firstCounts[i]!),
     ).length;
     const name = Object.keys(overrides)[0]!;

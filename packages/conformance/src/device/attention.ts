@@ -9,7 +9,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
-import { headsFirst, listPositions, takeRows } from "../backend/shard.ts";
+import { createHeadsFirst, listPositions, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
 import {
   attentionOracle,
@@ -113,12 +113,12 @@ interface MaskedRows {
 /** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
 export async function checkMask(
   run: (attention: AttentionCase) => Promise<void>,
-  masked: MaskedRows & Partial<AttentionSizes>,
+  maskedRows: MaskedRows & Partial<AttentionSizes>,
 ): Promise<void> {
-  const { queries, keys, slices } = masked;
-  const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...masked });
-  const third = Math.floor(keys / 3);
-  const halves = [[makeSpan(third, keys - third)], [makeSpan(0, third)]];
+  const { queries, keys, slices } = maskedRows;
+  const problem = makeProblem({ numHeads: 2, numKvHeads: 1, headDim: 8, ...maskedRows });
+  const thirdOfKeys = Math.floor(keys / 3);
+  const halves = [[makeSpan(thirdOfKeys, keys - thirdOfKeys)], [makeSpan(0, thirdOfKeys)]];
   const striped = [[makeSpan(1, Math.floor(keys / 2), 2)], [makeSpan(0, Math.ceil(keys / 2), 2)]];
   const zigzag = [[makeSpan(0, 10), makeSpan(keys - 9, 9)], [makeSpan(10, keys - 19)]];
   const arrangements: AttentionBlocks[] = [
@@ -155,8 +155,8 @@ export function makeProblem({
   const k = normals(batch * numKvHeads * keys * headDim, 2, dtype);
   const v = normals(batch * numKvHeads * keys * valueHeadDim, 3, dtype);
   const scale = 1 / Math.sqrt(headDim);
-  const extra = { valueHeadDim, ...(modifiers && { modifiers }) };
-  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k, v, ...extra };
+  const optionalFields = { valueHeadDim, ...(modifiers && { modifiers }) };
+  return { batch, numHeads, numKvHeads, queries, keys, headDim, scale, maskMod, q, k, v, ...optionalFields };
 }
 
 function randomCausalCase(sizes: AttentionSizes): AttentionCase {
@@ -206,9 +206,9 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
     {
       name: "attention: shared sample masks with a batch offset",
       run: async () => {
-        const { mask, ...rest } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
+        const { mask, ...caseWithoutMask } = randomCausalCase({ headDim: 16, numHeads: 2, numKvHeads: 1 });
         const modifiers = { sampleMasks: [[], mask, [...mask]], origin: { batch: 1, head: 0 } };
-        await runWhereSupported({ ...rest, mask: [], modifiers });
+        await runWhereSupported({ ...caseWithoutMask, mask: [], modifiers });
       },
     },
   ];
@@ -217,13 +217,13 @@ function sampleMaskCases(make: MakeDevice, run: (attention: AttentionCase) => Pr
 /** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
 function paddedSamples(sizes: AttentionSizes): AttentionCase {
   const range = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
-  const isInside = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
-  const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInside(sample, q) && isInside(sample, k);
+  const isInSampleRange = (sample: number, at: number): boolean => at >= range(sample)[0] && at < range(sample)[1];
+  const maskMod: MaskMod = (q, k, sample = 0) => k <= q && isInSampleRange(sample, q) && isInSampleRange(sample, k);
   const problem = makeProblem({ ...sizes, ...causalExtent, maskMod });
-  const poison = (x: Float64Array, heads: number): Float64Array =>
+  const poison = (x: Float64Array, headCount: number): Float64Array =>
     x.map((value, i) => {
       const row = Math.floor(i / problem.headDim);
-      return isInside(Math.floor(row / SEQUENCE_LENGTH / heads), row % SEQUENCE_LENGTH) ? value : Number.NaN;
+      return isInSampleRange(Math.floor(row / SEQUENCE_LENGTH / headCount), row % SEQUENCE_LENGTH) ? value : Number.NaN;
     });
   const [q, k] = [poison(problem.q, problem.numHeads), poison(problem.k, problem.numKvHeads)];
   const poisonedProblem = { ...problem, q, k, v: poison(problem.v, problem.numKvHeads) };
@@ -357,7 +357,7 @@ function stridedTensor(
   const tensor = storageOrder === "gapped" ? stridedRows(device, shape, dtype) : allocate(device, shape, { dtype });
   if (storageOrder === "reversed" && shape.length === 4) {
     tensor[Symbol.dispose]();
-    return headsFirst(device, values, shape, dtype);
+    return createHeadsFirst(device, values, shape, dtype);
   }
   device.write(tensor, values);
   return tensor;
@@ -382,8 +382,8 @@ function maskRows(
   rows: readonly number[],
   extent: { rows: number; width: number },
 ): Float64Array {
-  const presentRows = new Set(rows);
-  return values.map((x, i) => (presentRows.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
+  const keptRows = new Set(rows);
+  return values.map((x, i) => (keptRows.has(Math.floor(i / extent.width) % extent.rows) ? x : 0));
 }
 
 /** Queries and keys in one tile, whose later queries see what earlier ones do not. */
@@ -412,11 +412,11 @@ async function checkEarlierQueries(device: Device): Promise<void> {
     resultsByValue.push([await out.read(), await dq.read()]);
   }
   for (const [i, resultName] of ["out", "dq"].entries()) {
-    const [finite, poisonedResult] = resultsByValue.map((results) => results[i]!);
-    const [tolerance, elementsBefore] = [tolerances.float32 * (1 + magnitude(finite!)), nanRow * width];
+    const [finiteResult, poisonedResult] = resultsByValue.map((results) => results[i]!);
+    const [tolerance, elementsBefore] = [tolerances.float32 * (1 + magnitude(finiteResult!)), nanRow * width];
     checkClose(
       poisonedResult!.slice(0, elementsBefore),
-      finite!.slice(0, elementsBefore),
+      finiteResult!.slice(0, elementsBefore),
       tolerance,
       `${resultName} of queries before the NaN key`,
     );
@@ -434,22 +434,22 @@ async function checkEdgeCases(device: Device): Promise<void> {
   using v = tensorFrom(device, normals(8, 3), { shape: [1, 1, 2, 4] });
   using out = tensorFrom(device, normals(12, 4), { shape });
   using lse = tensorFrom(device, [0.5, Number.NEGATIVE_INFINITY, -2], { shape: [1, 1, 3] });
-  const before = [await out.read(), await lse.read()] as const;
+  const valuesBefore = [await out.read(), await lse.read()] as const;
   const tile = { q: [makeSpan(0, 3)], k: [makeSpan(0, 2)], mask: [], scale: 1 };
   device.kernels.attend({ out, lse }, q, { k, v }, tile);
-  checkEqual(await out.read(), before[0], "out with an empty mask");
-  checkEqual(await lse.read(), before[1], "lse with an empty mask");
+  checkEqual(await out.read(), valuesBefore[0], "out with an empty mask");
+  checkEqual(await lse.read(), valuesBefore[1], "lse with an empty mask");
 
   using emptyKeys = device.empty([1, 1, 0, 4], "float32");
-  using noRows = device.empty([1, 1, 0], "float32");
+  using emptyRows = device.empty([1, 1, 0], "float32");
   const fullMask = masks.full().slices(3, 2);
   device.kernels.attend({ out, lse }, q, { k: emptyKeys, v: emptyKeys }, { ...tile, k: [], mask: fullMask });
-  device.kernels.attend({ out: emptyKeys, lse: noRows }, emptyKeys, { k, v }, { ...tile, q: [], mask: fullMask });
+  device.kernels.attend({ out: emptyKeys, lse: emptyRows }, emptyKeys, { k, v }, { ...tile, q: [], mask: fullMask });
   const grads = { dq: emptyKeys, dk: emptyKeys, dv: emptyKeys };
   device.kernels.attendBackward(
     grads,
     emptyKeys,
-    { dOut: emptyKeys, lse: noRows, delta: noRows },
+    { dOut: emptyKeys, lse: emptyRows, delta: emptyRows },
     { k: emptyKeys, v: emptyKeys },
     {
       ...tile,
@@ -458,6 +458,6 @@ async function checkEdgeCases(device: Device): Promise<void> {
       mask: fullMask,
     },
   );
-  checkEqual(await out.read(), before[0], "out with zero keys");
-  checkEqual(await lse.read(), before[1], "lse with zero keys");
+  checkEqual(await out.read(), valuesBefore[0], "out with zero keys");
+  checkEqual(await lse.read(), valuesBefore[1], "lse with zero keys");
 }

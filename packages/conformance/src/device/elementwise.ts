@@ -15,7 +15,7 @@ interface UnaryReference {
   readonly f: (x: number) => number;
   readonly derivative: (x: number) => number;
   /** Only of positive numbers. */
-  readonly isPositiveOnly?: boolean;
+  readonly requiresPositiveInput?: boolean;
   readonly tolerance?: Tolerance;
 }
 
@@ -29,9 +29,9 @@ const transcendentalTolerance: Tolerance = { roundings: 8, scale: 1 };
 export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   neg: { f: (x) => -x, derivative: () => -1 },
   exp: { f: Math.exp, derivative: Math.exp, tolerance: { roundings: 16 } },
-  log: { f: Math.log, derivative: (x) => 1 / x, isPositiveOnly: true, tolerance: transcendentalTolerance },
-  sqrt: { f: Math.sqrt, derivative: (x) => 0.5 / Math.sqrt(x), isPositiveOnly: true },
-  rsqrt: { f: (x) => 1 / Math.sqrt(x), derivative: (x) => -0.5 / (x * Math.sqrt(x)), isPositiveOnly: true },
+  log: { f: Math.log, derivative: (x) => 1 / x, requiresPositiveInput: true, tolerance: transcendentalTolerance },
+  sqrt: { f: Math.sqrt, derivative: (x) => 0.5 / Math.sqrt(x), requiresPositiveInput: true },
+  rsqrt: { f: (x) => 1 / Math.sqrt(x), derivative: (x) => -0.5 / (x * Math.sqrt(x)), requiresPositiveInput: true },
   tanh: { f: Math.tanh, derivative: (x) => 1 - Math.tanh(x) ** 2, tolerance: transcendentalTolerance },
   sigmoid: { f: sigmoid, derivative: (x) => sigmoid(x) * (1 - sigmoid(x)), tolerance: transcendentalTolerance },
   relu: { f: (x) => Math.max(x, 0), derivative: (x) => (x > 0 ? 1 : 0) },
@@ -134,8 +134,8 @@ async function checkCopy(device: Device, from: DType): Promise<void> {
 }
 
 async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<void> {
-  const { f, derivative, isPositiveOnly, tolerance } = unaryOps[op];
-  const values = normals(SIZE, 2, dtype).map((x) => (isPositiveOnly ? Math.abs(x) : x));
+  const { f, derivative, requiresPositiveInput, tolerance } = unaryOps[op];
+  const values = normals(SIZE, 2, dtype).map((x) => (requiresPositiveInput ? Math.abs(x) : x));
   const dys = normals(SIZE, 3, dtype);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, values, { shape, dtype, storageOrder });

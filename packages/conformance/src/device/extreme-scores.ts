@@ -1,6 +1,6 @@
 import type { DType } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
-import { type AttentionProblem, smallestGap } from "../oracle/attention.ts";
+import { type AttentionProblem, smallestTopScoreGap } from "../oracle/attention.ts";
 import { roundTo } from "../oracle/numbers.ts";
 import {
   type AttentionCase,
@@ -50,7 +50,7 @@ function largeScores(dtype: DType, size: number): AttentionCase {
 /** Scores so far apart that no rounding changes which is the largest: that key takes all. */
 function separatedScores(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, size });
-  check(smallestGap(problem) > 1e-5 * size, "two scores differ by less than the float32 resolution");
+  check(smallestTopScoreGap(problem) > 1e-5 * size, "two scores differ by less than the float32 resolution");
   // What a score gets is 0 but for rounding, times a query.
   return { ...causalCase(problem, dtype), factors: { dk: size } };
 }

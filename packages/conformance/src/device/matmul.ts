@@ -74,12 +74,12 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     using out = allocate(device, [m, n], { dtype });
     using preActivation = savesPreActivation ? allocate(device, [m, n], { dtype }) : null;
     device.kernels.linear(out, x, y, { bias, activation, preActivation });
-    const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
+    const tolerance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) + 1 };
     const description = `${m}×${k} · ${k}×${n}`;
     if (preActivation)
-      checkRounded(await preActivation.read(), sums, { ...allowance, description: `sums of ${description}` });
+      checkRounded(await preActivation.read(), sums, { ...tolerance, description: `sums of ${description}` });
     // A device may round the sums before the activation.
-    const doubleRounding = { ...allowance, scale: (allowance.scale * epsilon[dtype]) / epsilon.float32 };
+    const doubleRounding = { ...tolerance, scale: (tolerance.scale * epsilon[dtype]) / epsilon.float32 };
     const expected = activation === null ? sums : sums.map(activations[activation]);
     checkRounded(await out.read(), expected, { ...doubleRounding, description });
   }
@@ -93,22 +93,22 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
   const accumulatedExpected = expected.map((value, i) => value + c[i]!);
   for (const storageOrder of storageOrders) {
     using x = tensorFrom(device, a, { shape: [m, k], dtype, storageOrder });
-    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: oppositeOrder(storageOrder) });
+    using y = tensorFrom(device, b, { shape: [k, n], dtype, storageOrder: nextStorageOrder(storageOrder) });
     using out = allocate(device, [m, n], { dtype });
     device.kernels.matmul(out, x, y, false);
-    const allowance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) };
-    checkRounded(await out.read(), expected, { ...allowance, description: `product ${storageOrder}` });
+    const tolerance = { dtype, roundings: 4 + Math.sqrt(k), scale: Math.sqrt(k) };
+    checkRounded(await out.read(), expected, { ...tolerance, description: `product ${storageOrder}` });
     using sum = tensorFrom(device, c, { shape: [m, n], dtype });
     device.kernels.matmul(sum, x, y, true);
     checkRounded(await sum.read(), accumulatedExpected, {
-      ...allowance,
+      ...tolerance,
       description: `product added, ${storageOrder}`,
     });
   }
 }
 
 /** A different arrangement for the second operand, so that all pairs of transposes come up. */
-function oppositeOrder(storageOrder: StorageOrder): StorageOrder {
+function nextStorageOrder(storageOrder: StorageOrder): StorageOrder {
   return storageOrders[(storageOrders.indexOf(storageOrder) + 1) % storageOrders.length]!;
 }
 

@@ -99,9 +99,9 @@ async function checkViews(device: Device): Promise<void> {
   const x = tensorFrom(device, [1, 2, 3, 4, 5, 6], { shape: [2, 3] });
   using column = x.slice(1, 1, 2);
   x[Symbol.dispose]();
-  using other = allocate(device, [2, 3]);
+  using otherTensor = allocate(device, [2, 3]);
   checkEqual(await column.read(), [2, 5], "a view of a disposed tensor");
-  checkEqual(await other.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
+  checkEqual(await otherTensor.read(), new Float64Array(6).fill(Number.NaN), "another tensor");
 }
 
 async function checkOutOfMemory(device: Device): Promise<void> {
@@ -133,12 +133,12 @@ async function checkOversizedAllocation(device: Device): Promise<void> {
 }
 
 async function checkMemoryLimits(device: Device, make: MakeDevice): Promise<void> {
-  using other = make();
+  using otherDevice = make();
   using x = device.empty([1 << 20], "float32");
-  const [allocatedHere, allocatedThere] = [device.memory().allocated, other.memory().allocated];
+  const [allocatedBytes, otherAllocatedBytes] = [device.memory().allocated, otherDevice.memory().allocated];
   check(
-    allocatedHere === 4 * x.size && allocatedThere === 0,
-    `expected ${4 * x.size} and 0 bytes allocated, received ${allocatedHere} and ${allocatedThere}`,
+    allocatedBytes === 4 * x.size && otherAllocatedBytes === 0,
+    `expected ${4 * x.size} and 0 bytes allocated, received ${allocatedBytes} and ${otherAllocatedBytes}`,
   );
 }
 

@@ -46,13 +46,13 @@ async function checkMerge(device: Device): Promise<void> {
 }
 
 async function checkMergeLarge(device: Device): Promise<void> {
-  const [large, larger] = [Math.fround(1e20), Math.fround(3e38)];
+  const [largeLse, largerLse] = [Math.fround(1e20), Math.fround(3e38)];
   using out = tensorFrom(device, [1, 1, 1, 1], { shape: [1, 1, 4, 1] });
-  using lse = tensorFrom(device, [large, -large, -larger, larger], { shape: [1, 1, 4] });
+  using lse = tensorFrom(device, [largeLse, -largeLse, -largerLse, largerLse], { shape: [1, 1, 4] });
   using fromOut = tensorFrom(device, [2, 2, 2, 2], { shape: [1, 1, 4, 1] });
-  using fromLse = tensorFrom(device, [large, -large, larger, -larger], { shape: [1, 1, 4] });
+  using fromLse = tensorFrom(device, [largeLse, -largeLse, largerLse, -largerLse], { shape: [1, 1, 4] });
   device.kernels.merge({ out, lse }, { out: fromOut, lse: fromLse });
-  checkEqual(await lse.read(), [large, -large, larger, larger], "lse");
+  checkEqual(await lse.read(), [largeLse, -largeLse, largerLse, largerLse], "lse");
   checkEqual(await out.read(), [1.5, 1.5, 2, 1], "out");
 }
 

@@ -85,15 +85,15 @@ function normOracle({ x, dOut, weight, bias, isCentered, parameters }: NormProbl
     const mean = isCentered ? average(rowValues) : 0;
     const rstd = 1 / Math.sqrt(average(rowValues.map((value) => (value - mean) ** 2)) + epsilon);
     const normalized = rowValues.map((value) => (value - mean) * rstd);
-    const rowGradient = dOut.subarray(at, at + width);
-    const dNormed = rowGradient.map((value, i) => value * (weight?.[i] ?? 1));
+    const dOutRow = dOut.subarray(at, at + width);
+    const dNormed = dOutRow.map((value, i) => value * (weight?.[i] ?? 1));
     const dMean = isCentered ? average(dNormed) : 0;
     const dScale = average(dNormed.map((value, i) => value * normalized[i]!));
     for (let i = 0; i < width; i++) {
       out[at + i] = normalized[i]! * (weight?.[i] ?? 1) + (isCentered && parameters ? bias[i]! : 0);
       dx[at + i] = rstd * (dNormed[i]! - dMean - normalized[i]! * dScale);
-      dWeight[i] = dWeight[i]! + rowGradient[i]! * normalized[i]!;
-      dBias[i] = dBias[i]! + rowGradient[i]!;
+      dWeight[i] = dWeight[i]! + dOutRow[i]! * normalized[i]!;
+      dBias[i] = dBias[i]! + dOutRow[i]!;
     }
   }
   return { out, dx, dWeight, dBias };

@@ -148,9 +148,9 @@ async function checkAccess(device: Device, kernel: KernelName): Promise<void> {
         checkEqual(after, before, description);
         continue;
       }
-      check(!isEqual(after, before), `${description}: expected a modified operand, received an unmodified one`);
+      check(!hasSameValues(after, before), `${description}: expected a modified operand, received an unmodified one`);
       const expectsRead = operand.isRead || (isFlagSet && operand.readIf === flagIndex);
-      const dependsOnPriorValue = !isEqual(after, second[i]!.after);
+      const dependsOnPriorValue = !hasSameValues(after, second[i]!.after);
       check(
         dependsOnPriorValue === expectsRead,
         `${description}: expected the operand to be ${expectsRead ? "updated" : "written"}, it was ${expectsRead ? "written" : "updated"}`,
@@ -181,7 +181,7 @@ async function callKernel(
   return result;
 }
 
-function isEqual(a: Float32Array, b: Float32Array): boolean {
+function hasSameValues(a: Float32Array, b: Float32Array): boolean {
   return a.every((value, i) => Object.is(value, b[i]));
 }
 

@@ -88,18 +88,18 @@ async function checkFirstFailure(device: Device): Promise<void> {
   using first = tensorFrom(device, [7], { shape: [1] });
   using second = tensorFrom(device, [9], { shape: [1] });
   using out = device.empty([1, 1], "float32");
-  const reported = /gatherRows: .*received 7/;
+  const failurePattern = /gatherRows: .*received 7/;
   device.kernels.gatherRows(out, table, first);
   // Enqueued behind the first, or refused with its failure if that has been noticed.
   try {
     device.kernels.gatherRows(out, table, second);
   } catch (error) {
-    check(reported.test(String(error)), `expected the first failure, received ${error}`);
+    check(failurePattern.test(String(error)), `expected the first failure, received ${error}`);
   }
-  await checkThrows(() => device.stream.synchronize(), "DeviceError", reported);
-  await checkThrows(() => out.read(), "DeviceError", reported);
-  await checkThrows(() => device.kernels.fill(out, 1), "DeviceError", reported);
-  await checkThrows(() => device.stream.synchronize(), "DeviceError", reported);
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", failurePattern);
+  await checkThrows(() => out.read(), "DeviceError", failurePattern);
+  await checkThrows(() => device.kernels.fill(out, 1), "DeviceError", failurePattern);
+  await checkThrows(() => device.stream.synchronize(), "DeviceError", failurePattern);
 }
 
 async function checkDisposed(device: Device): Promise<void> {
@@ -110,12 +110,12 @@ async function checkDisposed(device: Device): Promise<void> {
   device[Symbol.dispose]();
   const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
   checkClose(await read, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
-  const after = new RegExp(`${device.type}:${device.index} after dispose`);
-  await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", after);
-  await checkThrows(() => device.empty([1], "float32"), "ClosedError", after);
-  await checkThrows(() => device.stream.record(), "ClosedError", after);
-  await checkThrows(() => x.read(), "ClosedError", after);
-  await checkThrows(() => device.stream.synchronize(), "ClosedError", after);
+  const afterDisposePattern = new RegExp(`${device.type}:${device.index} after dispose`);
+  await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", afterDisposePattern);
+  await checkThrows(() => device.empty([1], "float32"), "ClosedError", afterDisposePattern);
+  await checkThrows(() => device.stream.record(), "ClosedError", afterDisposePattern);
+  await checkThrows(() => x.read(), "ClosedError", afterDisposePattern);
+  await checkThrows(() => device.stream.synchronize(), "ClosedError", afterDisposePattern);
   x[Symbol.dispose]();
 }
 

@@ -66,8 +66,8 @@ async function checkDropout(device: Device, dtype: DType): Promise<void> {
 /** gatherRows, and scatterAddRows into what is there already. */
 async function checkIndexed(device: Device, dtype: DType): Promise<void> {
   const [count, width] = [9, 37];
-  const next = uniforms(3);
-  const indices = Array.from({ length: 10 }, () => integer(next, count));
+  const nextUniform = uniforms(3);
+  const indices = Array.from({ length: 10 }, () => integer(nextUniform, count));
   const table = normals(count * width, 4, dtype);
   const rows = normals(10 * width, 5, dtype);
   const gathered = Float64Array.from(
@@ -102,9 +102,9 @@ const CLASS_COUNT = 21;
 const IGNORE_INDEX = -100;
 
 async function checkCrossEntropy(device: Device, dtype: DType): Promise<void> {
-  const next = uniforms(6);
+  const nextUniform = uniforms(6);
   const x = normals(8 * CLASS_COUNT, 7, dtype).map((value) => roundTo(20 * value, dtype));
-  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(next, CLASS_COUNT)));
+  const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(nextUniform, CLASS_COUNT)));
   const dLoss = normals(8, 8);
   for (const smoothing of [0, 0.1]) {
     const expected = lossOracle(x, { targets, dLoss, smoothing });
@@ -124,9 +124,9 @@ async function checkCrossEntropy(device: Device, dtype: DType): Promise<void> {
         targets.map((each) => (each === IGNORE_INDEX ? 0 : 1)),
         "rows with a target class",
       );
-      using upstream = tensorFrom(device, dLoss, { shape: [2, 4], storageOrder });
+      using dLossTensor = tensorFrom(device, dLoss, { shape: [2, 4], storageOrder });
       using dx = allocate(device, [2, 4, CLASS_COUNT], { dtype, storageOrder });
-      device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, upstream, spec);
+      device.kernels.crossEntropyBackward(dx, { x: logits, target, lse: rows.lse }, dLossTensor, spec);
       const description = `crossEntropy backward ${storageOrder}`;
       checkRounded(await dx.read(), expected.dx, { dtype, roundings: 64, scale: 3, description });
       for (const each of Object.values(rows)) each.dispose();
@@ -204,8 +204,8 @@ function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Arra
   const root = second.map((x) => Math.sqrt(x / correction2) + epsilon);
   if (step.kind === "adamW") {
     const first = m.map((x, i) => beta1 * x + (1 - beta1) * g[i]!);
-    const next = p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * first[i]!) / root[i]!);
-    return { p: next, m: first, v: second };
+    const updatedParameter = p.map((x, i) => x * (1 - rate * decay) - ((rate / correction1) * first[i]!) / root[i]!);
+    return { p: updatedParameter, m: first, v: second };
   }
   const update = g.map((x, i) => x / root[i]! + decay * p[i]!);
   const next = p.map((x, i) => x + mix * (m[i]! - x) + rate * (beta1 * (1 - mix) - 1) * update[i]!);

@@ -59,8 +59,8 @@ async function checkAxisGroups(makeWorld: MakeWorld, mesh?: Coordinate): Promise
     `rank 0 waits in allReduce #${sequenceNumber} (world); rank 1 is at sendRecv #${sequenceNumber} (world)`,
     `rank 1 waits in sendRecv #${sequenceNumber} (world); rank 0 is at allReduce #${sequenceNumber} (world)`,
   ];
-  const isReported = expectedPositions.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
-  check(isReported, `expected a message with "${expectedPositions.join('" or "')}", received "${message}"`);
+  const isPositionReported = expectedPositions.some((each) => message.startsWith(`timed out after 0.5 s: ${each}`));
+  check(isPositionReported, `expected a message with "${expectedPositions.join('" or "')}", received "${message}"`);
   checkMessage(
     message,
     mesh

@@ -51,7 +51,7 @@ async function checkDifferentShapes(makeWorld: MakeWorld, isNoticeLate: boolean)
 
 interface MismatchCase {
   readonly title: string;
-  readonly call: (group: ProcessGroup, operands: Operands, isOddRank: boolean) => void;
+  readonly call: (group: ProcessGroup, operands: Operands, isMismatchedRank: boolean) => void;
   readonly expectedText: string | RegExp;
 }
 
@@ -64,45 +64,45 @@ interface Operands {
 const mismatchedCalls: readonly MismatchCase[] = [
   {
     title: "mismatched operations",
-    call: (group, { x }, isOddRank) => (isOddRank ? group.allReduce(x) : group.barrier()).wait(),
+    call: (group, { x }, isMismatchedRank) => (isMismatchedRank ? group.allReduce(x) : group.barrier()).wait(),
     expectedText: "barrier #1",
   },
   {
     title: "mismatched reductions",
-    call: (group, { x }, isOddRank) => group.allReduce(x, isOddRank ? "max" : "sum").wait(),
+    call: (group, { x }, isMismatchedRank) => group.allReduce(x, isMismatchedRank ? "max" : "sum").wait(),
     expectedText: "allReduce #1 (world) max",
   },
   {
     title: "mismatched roots",
-    call: (group, { x }, isOddRank) => group.broadcast(x, isOddRank ? 1 : 0).wait(),
+    call: (group, { x }, isMismatchedRank) => group.broadcast(x, isMismatchedRank ? 1 : 0).wait(),
     expectedText: "broadcast #1 (world) from rank",
   },
   {
     title: "mismatched dtypes",
-    call: (group, { x, y }, isOddRank) => group.allReduce(isOddRank ? y : x).wait(),
+    call: (group, { x, y }, isMismatchedRank) => group.allReduce(isMismatchedRank ? y : x).wait(),
     expectedText: "bfloat16 [6]",
   },
   {
     title: "mismatched shapes",
-    call: (group, { x }, isOddRank) => group.allReduce(isOddRank ? x.reshape([2, 3]) : x).wait(),
+    call: (group, { x }, isMismatchedRank) => group.allReduce(isMismatchedRank ? x.reshape([2, 3]) : x).wait(),
     expectedText: "float32 [2,3]",
   },
   {
     title: "mismatched plans with the same byte count",
-    call: (group, { x }, isOddRank) => castToNextRank(group, x, isOddRank ? 1 : 0),
+    call: (group, { x }, isMismatchedRank) => castToNextRank(group, x, isMismatchedRank ? 1 : 0),
     expectedText:
       /groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8}, rank [12] at groupCast #1 \(world\) float32 \[6,1\], plan [0-9a-f]{8};/,
   },
   {
     title: "a plan without transfers",
-    call: (group, { x }, isOddRank) => castToNextRank(group, x, isOddRank ? undefined : 0),
+    call: (group, { x }, isMismatchedRank) => castToNextRank(group, x, isMismatchedRank ? undefined : 0),
     expectedText: "groupCast #1 (world) float32 [6,1], plan",
   },
   {
     title: "mismatched order",
-    call(group, { x, y }, isOddRank) {
+    call(group, { x, y }, isMismatchedRank) {
       const calls = [() => group.allReduce(x), () => group.broadcast(y, 0)];
-      for (const call of isOddRank ? calls.toReversed() : calls) call().wait();
+      for (const call of isMismatchedRank ? calls.toReversed() : calls) call().wait();
     },
     expectedText: "allReduce #1",
   },

@@ -52,18 +52,20 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
 const mismatchRemedy = "all ranks of a group must call the same collectives in the same order, with the same shapes";
 
 /** Both sides of calls #1 of the world, of which rank 1's is another. */
-function checkNamed(outcome: ReadOutcome | undefined, group = "world"): void {
+function checkMismatchMessage(outcome: ReadOutcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
-  const oddRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
-  const evenRankPattern = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
+  const mismatchedRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
+  const otherRanksPattern = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
   checkMessage(
     message,
-    new RegExp(`^(${oddRankPattern}, ${evenRankPattern}|${evenRankPattern}, ${oddRankPattern}); ${mismatchRemedy}$`),
+    new RegExp(
+      `^(${mismatchedRankPattern}, ${otherRanksPattern}|${otherRanksPattern}, ${mismatchedRankPattern}); ${mismatchRemedy}$`,
+    ),
   );
 }
 
-function recordCall(group: ProcessGroup, isOddRank: boolean): void {
-  group.recordCall(`attention of ${isOddRank ? "causal" : "full"}`);
+function recordCall(group: ProcessGroup, isMismatchedRank: boolean): void {
+  group.recordCall(`attention of ${isMismatchedRank ? "causal" : "full"}`);
 }
 
 async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
@@ -86,7 +88,7 @@ async function checkAtMessage(makeWorld: MakeWorld): Promise<void> {
       exchange,
     );
   });
-  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+  for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
 async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
@@ -95,7 +97,7 @@ async function checkAtBarrier(makeWorld: MakeWorld): Promise<void> {
     recordCall(group, group.rank === 1);
     return waitForError(group, () => group.barrier().wait());
   });
-  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+  for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
 /** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
@@ -105,7 +107,7 @@ async function checkAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
     recordCall(mesh.group("sp"), rank === 1);
     return waitForError(world, () => world.barrier().wait());
   });
-  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome, "sp");
+  for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome, "sp");
 }
 
 async function checkExtraCall(makeWorld: MakeWorld): Promise<void> {
@@ -135,7 +137,7 @@ async function checkWithoutMessage(makeWorld: MakeWorld): Promise<void> {
       () => group.barrier().wait(),
     );
   });
-  for (const outcome of await Promise.all(outcomes)) checkNamed(outcome);
+  for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
 /** More than logs keep: the call that differed is not known any more, but that one did. */
@@ -171,7 +173,7 @@ async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
 function checkFailedToClose(closeResults: readonly PromiseSettledResult<void>[], group: string): void {
   const failedResults = closeResults.filter((each) => each.status === "rejected");
   check(failedResults.length > 0, "expected close to fail on at least one rank, received no failure");
-  for (const { reason } of failedResults) checkNamed(reason as Error, group);
+  for (const { reason } of failedResults) checkMismatchMessage(reason as Error, group);
 }
 
 /** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
@@ -221,8 +223,12 @@ async function checkAgreement(makeWorld: MakeWorld): Promise<void> {
 async function checkInvalidDescription(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const [group] = testWorld.groups as [ProcessGroup];
-  for (const wrong of ["", undefined, 7]) {
-    await checkThrows(() => group.recordCall(wrong as string), "OptionError", /recordCall \(world\): expected a desc/);
+  for (const invalidDescription of ["", undefined, 7]) {
+    await checkThrows(
+      () => group.recordCall(invalidDescription as string),
+      "OptionError",
+      /recordCall \(world\): expected a desc/,
+    );
   }
   await testWorld.close();
   await checkThrows(() => group.recordCall("late"), "ClosedError", /recordCall \(world\): expected an open group/);

@@ -8,11 +8,11 @@ export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
   return [
     {
       name: "after a rank exits, its messages arrive and collectives that need it fail",
-      run: () => checkRankExits(makeWorld, { next: (tensor) => ({ tensor, from: 0 }), isNoticeLate: false }),
+      run: () => checkRankExits(makeWorld, { nextTransfer: (tensor) => ({ tensor, from: 0 }), isNoticeLate: false }),
     },
     {
       name: "after a rank exits, its messages arrive and messages to it fail",
-      run: () => checkRankExits(makeWorld, { next: (tensor) => ({ tensor, to: 0 }), isNoticeLate }),
+      run: () => checkRankExits(makeWorld, { nextTransfer: (tensor) => ({ tensor, to: 0 }), isNoticeLate }),
     },
     { name: "groups without the rank that exited continue", run: () => checkOtherGroupsContinue(makeWorld) },
     {
@@ -33,12 +33,12 @@ export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
 
 interface ExitOptions {
   /** What rank 1 needs of rank 0 once that has left. */
-  readonly next: (tensor: Tensor) => Transfer;
+  readonly nextTransfer: (tensor: Tensor) => Transfer;
   /** Whether rank 1 may be notified of it only after it has gone on. */
   readonly isNoticeLate: boolean;
 }
 
-async function checkRankExits(makeWorld: MakeWorld, { next, isNoticeLate }: ExitOptions): Promise<void> {
+async function checkRankExits(makeWorld: MakeWorld, { nextTransfer, isNoticeLate }: ExitOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const [sender, receiver] = [testWorld.groups[0]!, testWorld.groups[1]!];
   const sendTensor = fromArray(sender.device, [1, 2], [2]);
@@ -47,7 +47,7 @@ async function checkRankExits(makeWorld: MakeWorld, { next, isNoticeLate }: Exit
   receiver.sendRecv([{ tensor: receiveBuffer, from: 0 }]).wait();
   await sender[Symbol.asyncDispose]();
   checkEqual(await receiveBuffer.read(), [1, 2], "the received values");
-  const post = (): void => receiver.sendRecv([next(receiveBuffer)], { label: "ring(sp)" }).wait();
+  const post = (): void => receiver.sendRecv([nextTransfer(receiveBuffer)], { label: "ring(sp)" }).wait();
   if (!isNoticeLate) post();
   const message = expectError(
     await (isNoticeLate ? waitForError(receiver, post) : readOutcome(receiveBuffer)),

@@ -84,7 +84,7 @@ async function checkDeviceFailsBeforePost(makeWorld: MakeWorld): Promise<void> {
   for (const [rank, group] of testWorld.groups.entries()) group.allReduce(xs[rank]!).wait();
   const outcomes = await Promise.all(xs.map((x) => readOutcome(x)));
   check(expectError(outcomes[1], DeviceError) === cause, `expected the device error, received ${outcomes[1]}`);
-  for (const rank of [0, 2]) checkCause(expectError(outcomes[rank], PeerLostError), cause);
+  for (const rank of [0, 2]) checkFailureMessage(expectError(outcomes[rank], PeerLostError), cause);
 }
 
 async function checkDeviceFailsDuringCollective(makeWorld: MakeWorld): Promise<void> {
@@ -96,7 +96,7 @@ async function checkDeviceFailsDuringCollective(makeWorld: MakeWorld): Promise<v
   const cause = await failDevice(second.device);
   second.world.allReduce(b).wait();
   expectError(await readOutcome(b), DeviceError);
-  checkCause(expectError(await pendingOutcome, PeerLostError), cause);
+  checkFailureMessage(expectError(await pendingOutcome, PeerLostError), cause);
 }
 
 /** Rank 3 shares a group with ranks 1 and 2 only; rank 0 waits for rank 1, which fails with rank 3 and never comes. */
@@ -120,7 +120,7 @@ async function checkDeviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promi
 }
 
 /** The error of rank 1. */
-function checkCause(message: string, cause: string): void {
+function checkFailureMessage(message: string, cause: string): void {
   const expected = `rank 1 failed before allReduce #1 (world): ${cause}`;
   check(message === expected, `expected "${expected}", received "${message}"`);
 }

@@ -80,7 +80,7 @@ export async function measureModule(
   const result = await runStep(ctx, trial, assignment);
   const reference = singleDevice.references[assignment.sequence]!;
   const errors = computeShardErrors(trial, { result, reference, rows: rankPositions(ctx, trial, arrangement) });
-  const measureWhole = (name: "out" | "dx") =>
+  const measureSequenceExtents = (name: "out" | "dx") =>
     measureExtent(concatenate(singleDevice.references.map((each) => each[name])));
   const gradientMeasurements = gradientNames.map((name): [string, Measured] => [
     name,
@@ -94,8 +94,8 @@ export async function measureModule(
   return {
     trial: trial.name,
     results: {
-      out: { measured: errors.out, local: singleDevice.local.out, expected: measureWhole("out") },
-      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: measureWhole("dx") },
+      out: { measured: errors.out, local: singleDevice.local.out, expected: measureSequenceExtents("out") },
+      dx: { measured: errors.dx, local: singleDevice.local.dx, expected: measureSequenceExtents("dx") },
       ...Object.fromEntries(gradientMeasurements),
     },
     lse: Math.max(...singleDevice.references.map(({ lse }) => lse)),

@@ -44,10 +44,10 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
   const rows = batch * length;
   const attentionWidth = numHeads * headDim;
   const qkvWidth = (numHeads + 2 * numKvHeads) * headDim;
-  const qkvLayer: LinearSizes = { rows, from: embed, to: qkvWidth };
-  const outLayer: LinearSizes = { rows, from: attentionWidth, to: embed };
+  const qkvSizes: LinearSizes = { rows, from: embed, to: qkvWidth };
+  const outSizes: LinearSizes = { rows, from: attentionWidth, to: embed };
 
-  const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvLayer);
+  const qkv = linear(x, parameters["qkv_proj.weight"], parameters["qkv_proj.bias"], qkvSizes);
   const headRange = (first: number, count: number): HeadRange => ({
     first,
     count,
@@ -75,15 +75,15 @@ export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProb
   const { out: attentionOut, lse } = attentionOracle(problem);
   const mergedHeads = new Float64Array(rows * attentionWidth);
   mergeHeads(mergedHeads, attentionOut, { sizes, range: allHeads });
-  const out = linear(mergedHeads, parameters["out_proj.weight"], parameters["out_proj.bias"], outLayer);
+  const out = linear(mergedHeads, parameters["out_proj.weight"], parameters["out_proj.bias"], outSizes);
 
-  const outGradients = linearBackward(dOut, mergedHeads, parameters["out_proj.weight"], outLayer);
+  const outGradients = linearBackward(dOut, mergedHeads, parameters["out_proj.weight"], outSizes);
   const { dq, dk, dv } = attentionOracleBackward(problem, splitHeads(outGradients.dx, sizes, allHeads));
   const dQkv = new Float64Array(qkv.length);
   mergeHeads(dQkv, dq, { sizes, range: headRanges.q });
   mergeHeads(dQkv, dk, { sizes, range: headRanges.k });
   mergeHeads(dQkv, dv, { sizes, range: headRanges.v });
-  const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvLayer);
+  const first = linearBackward(dQkv, x, parameters["qkv_proj.weight"], qkvSizes);
   return {
     out,
     dx: first.dx,

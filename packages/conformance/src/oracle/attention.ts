@@ -200,14 +200,14 @@ const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bi
 
 /** A random list of disjoint slices, of all four types and some of them empty: bands of rows, each with up to two slices. */
 export function randomSlices(queries: number, keys: number, seed: number): Slice[] {
-  const next = uniforms(seed);
+  const nextUniform = uniforms(seed);
   const slices: Slice[] = [];
   for (let q0 = 0; q0 < queries; ) {
-    const q1 = Math.min(queries, q0 + 1 + integer(next, Math.ceil(queries / 2)));
-    const boundaries = Array.from({ length: 4 }, () => integer(next, keys + 1)).toSorted((a, b) => a - b);
-    for (let remainingSlices = integer(next, 3); remainingSlices > 0; remainingSlices--) {
-      const [k0, k1] = [boundaries[2 * remainingSlices - 2]!, boundaries[2 * remainingSlices - 1]!];
-      slices.push({ q0, q1, k0, k1, type: sliceTypes[integer(next, 4)]! });
+    const q1 = Math.min(queries, q0 + 1 + integer(nextUniform, Math.ceil(queries / 2)));
+    const keyBoundaries = Array.from({ length: 4 }, () => integer(nextUniform, keys + 1)).toSorted((a, b) => a - b);
+    for (let remainingSlices = integer(nextUniform, 3); remainingSlices > 0; remainingSlices--) {
+      const [k0, k1] = [keyBoundaries[2 * remainingSlices - 2]!, keyBoundaries[2 * remainingSlices - 1]!];
+      slices.push({ q0, q1, k0, k1, type: sliceTypes[integer(nextUniform, 4)]! });
     }
     q0 = q1;
   }
@@ -215,11 +215,11 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
 }
 
 /** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
-export function smallestGap(problem: AttentionProblem): number {
-  let smallestDifference = Number.POSITIVE_INFINITY;
+export function smallestTopScoreGap(problem: AttentionProblem): number {
+  let smallestScoreGap = Number.POSITIVE_INFINITY;
   forEachRow(problem, ({ scores, visibleKeys }) => {
     const [first, second] = scores.slice(0, visibleKeys.length).toSorted((a, b) => b - a);
-    if (second !== undefined) smallestDifference = Math.min(smallestDifference, first! - second);
+    if (second !== undefined) smallestScoreGap = Math.min(smallestScoreGap, first! - second);
   });
-  return smallestDifference;
+  return smallestScoreGap;
 }

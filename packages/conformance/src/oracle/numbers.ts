@@ -2,8 +2,8 @@ import type { DType } from "@mosaic/core";
 
 // Numbers as a device stores them, made by other means than the device's.
 
-const float = new Float32Array(1);
-const bits = new Uint32Array(float.buffer);
+const floatView = new Float32Array(1);
+const bitsView = new Uint32Array(floatView.buffer);
 
 /** The nearest value that the dtype can store, ties to even. */
 export function roundTo(value: number, dtype: DType): number {
@@ -18,10 +18,10 @@ export function roundAll(values: ArrayLike<number>, dtype: DType): Float64Array 
 
 function bfloat16(value: number): number {
   if (!Number.isFinite(value)) return value;
-  float[0] = value;
-  const word = bits[0]!;
-  bits[0] = (word + 0x7fff + ((word >>> 16) & 1)) & 0xffff0000;
-  return float[0];
+  floatView[0] = value;
+  const word = bitsView[0]!;
+  bitsView[0] = (word + 0x7fff + ((word >>> 16) & 1)) & 0xffff0000;
+  return floatView[0];
 }
 
 /** 11 significant bits down to 2^-14, a spacing of 2^-24 below. */

@@ -18,10 +18,10 @@ export interface RankFailureOptions {
 export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
   return [
     processCase(program, "a killed rank is reported at once, and all ranks exit", (processes) =>
-      checkKilledRank(processes, { failing: 1, noticeSeconds }),
+      checkKilledRank(processes, { failingRank: 1, noticeSeconds }),
     ),
     processCase(program, "a killed rank 0, which hosts the rendezvous, is reported", (processes) =>
-      checkKilledRank(processes, { failing: 0, noticeSeconds }),
+      checkKilledRank(processes, { failingRank: 0, noticeSeconds }),
     ),
     processCase(program, "a rank that exits early is reported", (processes) => checkEarlyClose(processes, "exits")),
     processCase(program, "a rank that closes early is reported", (processes) => checkEarlyClose(processes, "leaves")),
@@ -49,31 +49,39 @@ interface FailedRun {
 async function failOneRank(
   processes: RankProcesses,
   scenario: string,
-  { failing = 1, more: extraEnvironment = {} }: { readonly failing?: number; readonly more?: Environment } = {},
+  {
+    failingRank = 1,
+    environment: extraEnvironment = {},
+  }: { readonly failingRank?: number; readonly environment?: Environment } = {},
 ): Promise<FailedRun> {
   const ranks = await processes.startAll(3, scenario, {
-    [scenarioVariables.failingRank]: String(failing),
+    [scenarioVariables.failingRank]: String(failingRank),
     ...extraEnvironment,
   });
   const readyEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("ready")));
   const startTime = performance.now();
-  ranks[failing]!.proceed();
-  const otherRanks = ranks.filter((_, rank) => rank !== failing);
+  ranks[failingRank]!.proceed();
+  const otherRanks = ranks.filter((_, rank) => rank !== failingRank);
   const failures = await Promise.all(otherRanks.map((rank) => rank.waitForEvent("failed")));
-  return { ranks, pid: readyEvents[failing]!.pid as number, failures, seconds: (performance.now() - startTime) / 1000 };
+  return {
+    ranks,
+    pid: readyEvents[failingRank]!.pid as number,
+    failures,
+    seconds: (performance.now() - startTime) / 1000,
+  };
 }
 
 async function checkKilledRank(
   processes: RankProcesses,
-  { failing, noticeSeconds }: RankFailureOptions & { readonly failing: number },
+  { failingRank, noticeSeconds }: RankFailureOptions & { readonly failingRank: number },
 ) {
-  const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failing });
-  const peerLostPattern = `step 3: rank ${failing} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
-  for (const failure of failures) checkFailed(failure, "PeerLostError", new RegExp(`^${peerLostPattern}$`));
+  const { ranks, pid, failures, seconds } = await failOneRank(processes, "is killed", { failingRank });
+  const peerLostPattern = `step 3: rank ${failingRank} \\(pid ${pid}( on \\S+)?\\) died; rank [0-2] needed it in allReduce #2 \\(world\\)`;
+  for (const failure of failures) checkRankError(failure, "PeerLostError", new RegExp(`^${peerLostPattern}$`));
   check(seconds < noticeSeconds, `the other ranks failed after ${seconds} s, expected less than ${noticeSeconds} s`);
-  await checkEnds(
+  await checkExitStatuses(
     ranks,
-    ranks.map((_, rank) => (rank === failing ? "SIGKILL" : 0)),
+    ranks.map((_, rank) => (rank === failingRank ? "SIGKILL" : 0)),
   );
 }
 
@@ -82,21 +90,21 @@ const checkEarlyExit =
 
 async function checkEarlyClose(processes: RankProcesses, scenario: string): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, scenario);
-  for (const failure of failures) checkFailed(failure, "PeerLostError", checkEarlyExit);
-  await checkEnds(ranks, [0, 0, 0]);
+  for (const failure of failures) checkRankError(failure, "PeerLostError", checkEarlyExit);
+  await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
 async function checkThrownError(processes: RankProcesses): Promise<void> {
   const { ranks, failures } = await failOneRank(processes, "throws");
-  for (const failure of failures) checkFailed(failure, "PeerLostError", checkEarlyExit);
-  checkFailed(await ranks[1]!.waitForEvent("failed"), "Error", /^the loss is NaN$/);
-  await checkEnds(ranks, [0, 0, 0]);
+  for (const failure of failures) checkRankError(failure, "PeerLostError", checkEarlyExit);
+  checkRankError(await ranks[1]!.waitForEvent("failed"), "Error", /^the loss is NaN$/);
+  await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
 async function checkTimeout(processes: RankProcesses): Promise<void> {
-  const { failures } = await failOneRank(processes, "is late", { more: { [scenarioVariables.timeout]: "1" } });
+  const { failures } = await failOneRank(processes, "is late", { environment: { [scenarioVariables.timeout]: "1" } });
   for (const failure of failures) {
-    const { message } = checkFailed(
+    const { message } = checkRankError(
       failure,
       "CollectiveTimeoutError",
       /^step 3: timed out after 1 s: rank [02] waits in allReduce #2 \(world\)/,
@@ -108,14 +116,14 @@ async function checkTimeout(processes: RankProcesses): Promise<void> {
 async function checkMismatchedShapes(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(3, "differs", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
-    const { message } = checkFailed(
+    const { message } = checkRankError(
       failure,
       "CollectiveMismatchError",
       /rank 1 at allReduce #1 \(world\)|rank 1 is at/,
     );
     for (const shape of ["float32 [2,4]", "float32 [2,3]"]) checkMessage(message, shape);
   }
-  await checkEnds(ranks, [0, 0, 0]);
+  await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
 const mismatchedCalls = ["attention of causal", "attention of full"];
@@ -123,10 +131,10 @@ const mismatchedCalls = ["attention of causal", "attention of full"];
 async function checkMismatchedRecords(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(4, "records a mismatched call", { [scenarioVariables.failingRank]: "1" });
   for (const failure of await Promise.all(ranks.map((rank) => rank.waitForEvent("failed")))) {
-    const { message } = checkFailed(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
+    const { message } = checkRankError(failure, "CollectiveMismatchError", /rank 1 at call #1 \(pair\): /);
     for (const callText of mismatchedCalls) checkMessage(message, callText);
   }
-  await checkEnds(ranks, [0, 0, 0, 0]);
+  await checkExitStatuses(ranks, [0, 0, 0, 0]);
 }
 
 /** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
@@ -135,24 +143,24 @@ async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
     [scenarioVariables.failingRank]: "1",
   });
   await Promise.all(ranks.map((rank) => rank.waitForEvent("recorded")));
-  const [firstRank, oddRank, lastRank] = ranks as [RankProcess, RankProcess, RankProcess];
+  const [firstRank, mismatchedRank, lastRank] = ranks as [RankProcess, RankProcess, RankProcess];
   firstRank.proceed();
   await firstRank.waitForEvent("closed");
   await firstRank.exited;
-  oddRank.proceed();
-  const oddFailure = checkFailed(
-    await oddRank.waitForEvent("failed"),
+  mismatchedRank.proceed();
+  const mismatchFailure = checkRankError(
+    await mismatchedRank.waitForEvent("failed"),
     "CollectiveMismatchError",
     /^rank 0 is at call #1 \(world\): /,
   );
-  for (const callText of mismatchedCalls) checkMessage(oddFailure.message, callText);
+  for (const callText of mismatchedCalls) checkMessage(mismatchFailure.message, callText);
   // A rank that closes after a failure compares nothing.
   lastRank.proceed();
-  await checkEnds(ranks, [0, 0, 0]);
+  await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
 /** Checks a rank's error; returns its message. */
-export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
+export function checkRankError(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
   const message = String(failure.message);
   check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
   checkMessage(message, pattern);
@@ -160,7 +168,7 @@ export function checkFailed(failure: RankEvent, name: string, pattern: RegExp): 
 }
 
 /** Exit codes, or the signals that ended them. */
-async function checkEnds(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
+async function checkExitStatuses(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
   const exitStatuses = await Promise.all(ranks.map((rank) => rank.exited));
   check(
     exitStatuses.join() === expected.join(),

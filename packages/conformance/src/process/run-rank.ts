@@ -102,14 +102,14 @@ const suiteScenarios: Readonly<Record<string, Scenario>> = {
 
 /** Every case of the suite on the one world that there is. */
 async function runSuite(ctx: Context, io: ScenarioIo): Promise<void> {
-  const unclosable = new Proxy(ctx, {
+  const unclosableContext = new Proxy(ctx, {
     get: (target, name) => {
       if (name === "close") return async () => {};
       const value: unknown = Reflect.get(target, name, target);
       return typeof value === "function" ? value.bind(target) : value;
     },
   });
-  const cases = collectivesSuite(async () => [unclosable], { sizes: [ctx.size] });
+  const cases = collectivesSuite(async () => [unclosableContext], { sizes: [ctx.size] });
   for (const { name, run } of cases) {
     try {
       await run();

@@ -1,7 +1,7 @@
 import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { checkMessage } from "../failures/test-world.ts";
-import { checkFailed, rankFailureCases } from "./rank-failures.ts";
+import { checkRankError, rankFailureCases } from "./rank-failures.ts";
 import {
   processCase,
   type RankProcess,
@@ -92,7 +92,7 @@ async function checkMissingRank(processes: RankProcesses): Promise<void> {
   await waitingRank.waitForEvent("connecting");
   const hostRank = processes.start("conforms", { ...job.env(0), [scenarioVariables.connectTimeout]: "1" });
   for (const failure of await Promise.all([hostRank, waitingRank].map((rank) => rank.waitForEvent("failed")))) {
-    checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
+    checkRankError(failure, "CollectiveTimeoutError", /rendezvous timed out after 1 s: ranks 1, 3 of 4 are missing/);
   }
 }
 
@@ -100,8 +100,8 @@ async function checkRankZeroMissing(processes: RankProcesses, message: RegExp): 
   const job = await processes.openJob(2);
   const rank = processes.start("conforms", { ...job.env(1), [scenarioVariables.connectTimeout]: "0.3" });
   const failure = await rank.waitForEvent("failed");
-  checkFailed(failure, "CollectiveTimeoutError", /rendezvous timed out after 0\.3 s/);
-  checkFailed(failure, "CollectiveTimeoutError", message);
+  checkRankError(failure, "CollectiveTimeoutError", /rendezvous timed out after 0\.3 s/);
+  checkRankError(failure, "CollectiveTimeoutError", message);
 }
 
 async function checkDuplicateRank(processes: RankProcesses): Promise<void> {

@@ -36,8 +36,8 @@ export function checkSinks(where: string, sinks: Tensor, q: Tensor): void {
 /** A number of each head [H] for every row, [B,H,S] float32 in memory of its own. */
 function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
   const rows = lse.device.empty(lse.shape, "float32");
-  using headColumn = sinks.reshape([1, sinks.size, 1]);
-  lse.device.kernels.copy(rows, headColumn);
+  using sinkColumn = sinks.reshape([1, sinks.size, 1]);
+  lse.device.kernels.copy(rows, sinkColumn);
   return rows;
 }
 

@@ -188,7 +188,7 @@ class GradientQueue {
   add(node: GradNode, gradient: Tensor): void {
     const accumulated = this.#gradients.get(node);
     this.#gradients.set(node, accumulated ? addGradients(accumulated, gradient) : gradient);
-    if (!accumulated) this.#nodes.splice(this.#position(node.sequence), 0, node);
+    if (!accumulated) this.#nodes.splice(this.#findInsertIndex(node.sequence), 0, node);
   }
 
   get(node: GradNode): Tensor | undefined {
@@ -208,7 +208,7 @@ class GradientQueue {
     this.#gradients.clear();
   }
 
-  #position(sequence: number): number {
+  #findInsertIndex(sequence: number): number {
     let [low, high] = [0, this.#nodes.length];
     while (low < high) {
       const middle = (low + high) >> 1;

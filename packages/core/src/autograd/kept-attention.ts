@@ -22,7 +22,7 @@ interface SavedResult extends AttentionResult {
 export class SavedAttention implements Disposable {
   readonly #results: SavedResult[] = [];
   /** Of a checkpoint around this one, which keeps what is computed here, too. */
-  readonly #outer: SavedAttention | undefined = activeAttention;
+  readonly #outerAttention: SavedAttention | undefined = activeAttention;
   /** The result that the next call gets; undefined while the body runs for the first time. */
   #nextResult: number | undefined;
 
@@ -42,7 +42,7 @@ export class SavedAttention implements Disposable {
 
   resolve(shape: Shape, compute: () => AttentionResult): AttentionResult {
     if (this.#nextResult !== undefined) return this.#takeResult(shape);
-    const result = this.#outer ? this.#outer.resolve(shape, compute) : compute();
+    const result = this.#outerAttention ? this.#outerAttention.resolve(shape, compute) : compute();
     const savedResult = runUntracked(() => ({ output: result.output.detach(), lse: result.lse.detach() }));
     this.#results.push({ ...savedResult, versions: recordVersions(savedResult) });
     return result;

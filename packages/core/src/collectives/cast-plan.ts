@@ -11,7 +11,7 @@ export interface RankGroupCast {
   /** Rows that this rank receives. */
   readonly receivedRows: number;
   /** Rows that this rank's input has at least. */
-  readonly sentEnd: number;
+  readonly minInputRows: number;
 }
 
 const emptyRanges: readonly RowRange[] = [];
@@ -41,15 +41,15 @@ function verifyPlan(
   { rank, knownCasts }: { readonly rank: number; readonly knownCasts: readonly (RankGroupCast | undefined)[] },
 ): RankGroupCast {
   const [sent, received]: (readonly RowRange[])[][] = [[], []];
-  let [receivedRows, sentEnd] = [0, 0];
+  let [receivedRows, minInputRows] = [0, 0];
   for (let peer = 0; peer < plan.size; peer++) {
     const peerCast = knownCasts[peer];
     sent!.push(peerCast ? peerCast.received[rank]! : checkRanges(where, plan, rank, peer));
     received!.push(peerCast ? peerCast.sent[rank]! : checkRanges(where, plan, peer, rank));
     receivedRows += countRows(received![peer]!);
-    sentEnd = Math.max(sentEnd, lastRowEnd(sent![peer]!));
+    minInputRows = Math.max(minInputRows, lastRowEnd(sent![peer]!));
   }
-  return { sent: sent!, received: received!, receivedRows, sentEnd };
+  return { sent: sent!, received: received!, receivedRows, minInputRows };
 }
 
 // oxlint-disable-next-line max-params -- of which plan, from whom to whom

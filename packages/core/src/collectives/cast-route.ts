@@ -63,8 +63,8 @@ export function sharedHosts(hosts: readonly number[] | undefined): readonly numb
     "an array of host indices, one per rank",
     hosts,
   );
-  const count = new Set(hosts).size;
-  return count > 1 && count < hosts!.length ? hosts : undefined;
+  const numHosts = new Set(hosts).size;
+  return numHosts > 1 && numHosts < hosts!.length ? hosts : undefined;
 }
 
 const hostRoutes = new WeakMap<GroupCastPlan, WeakMap<readonly number[], HostRoutes>>();
@@ -98,8 +98,8 @@ class HostRoutes {
   readonly #plan: GroupCastPlan;
   readonly #hosts: readonly number[];
   /** By host: its ranks; by rank: which of them it is. */
-  readonly #members = new Map<number, number[]>();
-  readonly #hostRanks: readonly number[];
+  readonly #ranksByHost = new Map<number, number[]>();
+  readonly #indexInHost: readonly number[];
   /** By sender and host: what the host requires of it. */
   readonly #sharedRowsByPair = new Map<number, Map<number, readonly SharedRows[]>>();
   readonly #routes: GroupCastRoute[] = [];
@@ -107,10 +107,10 @@ class HostRoutes {
   constructor(plan: GroupCastPlan, hosts: readonly number[]) {
     this.#plan = plan;
     this.#hosts = hosts;
-    this.#hostRanks = hosts.map((host, rank) => {
-      const members = this.#members.get(host) ?? [];
-      this.#members.set(host, members);
-      return members.push(rank) - 1;
+    this.#indexInHost = hosts.map((host, rank) => {
+      const hostMembers = this.#ranksByHost.get(host) ?? [];
+      this.#ranksByHost.set(host, hostMembers);
+      return hostMembers.push(rank) - 1;
     });
   }
 
@@ -120,7 +120,7 @@ class HostRoutes {
 
   #buildRoute(rank: number, cast: RankGroupCast): GroupCastRoute {
     const rangesByReceiver = this.#hosts.map((): (readonly RowRange[])[] => []);
-    for (const host of this.#members.keys()) {
+    for (const host of this.#ranksByHost.keys()) {
       for (const { ranges, receivers } of this.#sharedRows(rank, host))
         rangesByReceiver[this.#relayRank(rank, receivers)]!.push(ranges);
     }
@@ -144,9 +144,9 @@ class HostRoutes {
 
   /** The receiver that has the sender's place in its host, or the next one: ranks of one place have a network port in common. */
   #relayRank(sender: number, receivers: readonly number[]): number {
-    const members = this.#members.get(this.#hosts[receivers[0]!]!)!.length;
+    const numMembers = this.#ranksByHost.get(this.#hosts[receivers[0]!]!)!.length;
     const distance = (rank: number): number =>
-      (this.#hostRanks[rank]! - (this.#hostRanks[sender]! % members) + members) % members;
+      (this.#indexInHost[rank]! - (this.#indexInHost[sender]! % numMembers) + numMembers) % numMembers;
     return receivers.reduce((nearest, rank) => (distance(rank) < distance(nearest) ? rank : nearest));
   }
 
@@ -156,7 +156,7 @@ class HostRoutes {
     if (!rowsByHost) this.#sharedRowsByPair.set(sender, (rowsByHost = new Map()));
     let sharedRows = rowsByHost.get(host);
     if (!sharedRows) {
-      const rowsByMember = this.#members.get(host)!.map((member) => {
+      const rowsByMember = this.#ranksByHost.get(host)!.map((member) => {
         return { ranges: this.#plan.ranges(sender, member), receivers: [member] };
       });
       const requiredRows = rowsByMember.filter(({ ranges }) => ranges.length > 0);
@@ -173,10 +173,10 @@ function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
   const boundaries = new Set(
     requiredRows.flatMap(({ ranges }) => ranges.flatMap(({ start, length }) => [start, start + length])),
   );
-  const bounds = [...boundaries].toSorted((a, b) => a - b);
+  const sortedBoundaries = [...boundaries].toSorted((a, b) => a - b);
   const nextRanges = requiredRows.map(() => 0);
   const groups = new Map<string, { readonly ranges: RowRange[]; readonly receivers: number[] }>();
-  for (const [i, start] of bounds.slice(0, -1).entries()) {
+  for (const [i, start] of sortedBoundaries.slice(0, -1).entries()) {
     const receivers: number[] = [];
     for (const [index, { ranges, receivers: rangeReceivers }] of requiredRows.entries()) {
       while (nextRanges[index]! < ranges.length && rangeEnd(ranges[nextRanges[index]!]!) <= start) nextRanges[index]!++;
@@ -187,7 +187,7 @@ function groupByReceivers(requiredRows: readonly SharedRows[]): SharedRows[] {
     const key = receivers.join();
     let group = groups.get(key);
     if (!group) groups.set(key, (group = { ranges: [], receivers }));
-    appendRange(group.ranges, { start, length: bounds[i + 1]! - start });
+    appendRange(group.ranges, { start, length: sortedBoundaries[i + 1]! - start });
   }
   return [...groups.values()];
 }

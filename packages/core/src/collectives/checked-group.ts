@@ -216,7 +216,13 @@ export abstract class CheckedGroup implements ProcessGroup {
     const { hierarchical = false } = options;
     expectValue(where, typeof hierarchical === "boolean", "hierarchical: true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
-    checkCastRows(where, "input", input, (rows) => rows >= operands.cast.sentEnd, `at least ${operands.cast.sentEnd}`);
+    checkCastRows(
+      where,
+      "input",
+      input,
+      (rows) => rows >= operands.cast.minInputRows,
+      `at least ${operands.cast.minInputRows}`,
+    );
     const { receivedRows } = operands.cast;
     checkCastRows(where, "out", out, (rows) => rows === receivedRows, String(receivedRows));
     const { cast } = operands;
@@ -242,9 +248,9 @@ export abstract class CheckedGroup implements ProcessGroup {
     for (const { dtype } of out) {
       if (dtype !== "float32") throw new DTypeError({ where, expected: "tensors of float32", received: dtype });
     }
-    const { receivedRows, sentEnd } = operands.cast;
+    const { receivedRows, minInputRows } = operands.cast;
     checkCastRows(where, "input", input, (rows) => rows === receivedRows, String(receivedRows));
-    checkCastRows(where, "out", out, (rows) => rows >= sentEnd, `at least ${sentEnd}`);
+    checkCastRows(where, "out", out, (rows) => rows >= minInputRows, `at least ${minInputRows}`);
     return this.#raiseVersions(
       "groupReduce",
       out,
@@ -323,8 +329,8 @@ export abstract class CheckedGroup implements ProcessGroup {
   ): GroupCastContext {
     return {
       group: this,
-      post: (messages, variant) => {
-        const planHash = (): number => groupCastHash(plan, variant, input);
+      post: (messages, operationCode) => {
+        const planHash = (): number => groupCastHash(plan, operationCode, input);
         const work = this.postRows({ op, input: input[0]!, allowUnequalShapes: true, planHash }, messages, label);
         for (const { tensor, isSend } of messages) if (!isSend) tensor.storage.recordMutation(op);
         return work;

@@ -23,7 +23,7 @@ export interface RowTransfer {
 /** Where rows are exchanged: `post` enqueues a batch of messages of the operation; `variant`: see groupCastHash. */
 export interface GroupCastContext {
   readonly group: Pick<ProcessGroup, "rank" | "size" | "device" | "hosts">;
-  readonly post: (transfers: readonly RowTransfer[], variant: number) => Work;
+  readonly post: (transfers: readonly RowTransfer[], operationCode: number) => Work;
 }
 
 /** A batch of messages with a tensor for each; `ownedTensors`: those that were made for it. */

@@ -175,7 +175,7 @@ export class LayoutCache<T> {
   }
 
   /** The value for queries at `call.at` and keys from `from`, made by `make` the first time. */
-  getOrCreate(call: ShardedAttentionCall, from: Coordinate, make: () => T): T {
+  getOrCreate(call: ShardedAttentionCall, from: Coordinate, create: () => T): T {
     const { at, queries, keys, mask, modifiers } = call ?? {};
     const cachedCall = this.#cachedCall;
     const isCachedCall =
@@ -189,10 +189,10 @@ export class LayoutCache<T> {
     const cachedValue = canLookUp ? this.#values.get(this.#cacheKey(call, from)) : undefined;
     if (cachedValue !== undefined) return cachedValue;
     checkShardedCall("LayoutCache.getOrCreate", call, from);
-    checkFunction("LayoutCache.getOrCreate: make", make);
+    checkFunction("LayoutCache.getOrCreate: make", create);
     if (!isCachedCall || this.#values.size >= MAX_CACHED_ENTRIES) this.#values.clear();
     if (!isCachedCall) this.#cachedCall = { queries, keys, mask, modifiers };
-    const value = make();
+    const value = create();
     this.#values.set(this.#cacheKey(call, from), value);
     return value;
   }

@@ -110,11 +110,11 @@ export function totalTraffic(flows: readonly ChunkFlow[]): Traffic {
   };
 }
 
-const isNumbers = option.array(option.number()).accepts;
+const areNumbers = option.array(option.number()).accepts;
 
 function checkFlow(where: string, flow: ChunkFlow): void {
   const { bytesPerRow, sent, received } = flow ?? {};
-  const isValidFlow = isNumbers(bytesPerRow) && isNumbers(sent) && isNumbers(received);
+  const isValidFlow = areNumbers(bytesPerRow) && areNumbers(sent) && areNumbers(received);
   expectValue(where, isValidFlow, "a flow { bytesPerRow, sent, received } with three arrays of numbers", flow);
 }
 

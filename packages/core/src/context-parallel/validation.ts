@@ -199,7 +199,7 @@ function checkHeads(where: string, { q, k, v }: Record<"q" | "k" | "v", Tensor>)
       where,
       expected: `keys [${batch},Hkv,S,${headDim}] with Hkv a divisor of the ${heads} query heads`,
       received: formatShape(k.shape),
-      remedy: "split the heads of queries and keys the same way before attention",
+      remedy: "reshape q to [B,H,S,D] and k to [B,Hkv,S,D], with the same B and D, and H divisible by Hkv",
     });
   }
   const expectedValues = { shape: k.shape.with(3, v.rank === 4 ? v.shape[3]! : k.shape[3]!) };

@@ -22,7 +22,7 @@ export function and(...masks: readonly Mask[]): Mask {
   return combine("and", masks, (sliceLists) => {
     // A mask of one kind for all documents meets few of their slices: the shortest lists first.
     const [first, ...remainingLists] = sliceLists.toSorted((a, b) => a.length - b.length);
-    return remainingLists.reduce((seen, list) => intersectionOf(seen, list), first!);
+    return remainingLists.reduce((commonSlices, list) => intersectionOf(commonSlices, list), first!);
   });
 }
 

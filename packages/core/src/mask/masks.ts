@@ -155,7 +155,7 @@ export type GlobalTokensOptions = OptionsOf<typeof globalTokensOptions>;
  */
 export function globalTokens(tokens: number | readonly number[], options?: GlobalTokensOptions): Mask {
   const where = "globalTokens";
-  const { queries: seeAll } = globalTokensOptions.parse(options);
+  const { queries: queriesSeeAll } = globalTokensOptions.parse(options);
   const positions = Array.isArray(tokens) ? [...(tokens as readonly unknown[])] : undefined;
   expectValue(
     where,
@@ -167,13 +167,13 @@ export function globalTokens(tokens: number | readonly number[], options?: Globa
   const ranges = positions ? rangesOf(positions as number[]) : [{ start: 0, end: tokens as number }];
   const positionText =
     positions && (positions.length <= 8 ? `[${positions.join(", ")}]` : `${positions.length} positions`);
-  const name = `${where}(${positionText ?? String(tokens)}${seeAll ? ", { queries: true }" : ""})`;
+  const name = `${where}(${positionText ?? String(tokens)}${queriesSeeAll ? ", { queries: true }" : ""})`;
   const minKeys = ranges.at(-1)?.end ?? 0;
   return defineMask(name, (queries, keys) => {
     if (minKeys > keys)
       throw new ShapeError({ where: name, expected: `at least ${minKeys} keys`, received: String(keys) });
     const columnSlices = ranges.map(({ start, end }): Slice => ({ ...rectangle(queries, end, "full"), k0: start }));
-    if (!seeAll) return columnSlices;
+    if (!queriesSeeAll) return columnSlices;
     const rowOf = (position: number): number => Math.max(0, position + queries - keys);
     const rowSlices = ranges.map(
       ({ start, end }): Slice => ({ ...rectangle(rowOf(end), keys, "full"), q0: rowOf(start) }),

@@ -78,7 +78,8 @@ type Interval = readonly [start: number, end: number];
 export function findOverlap(slices: readonly Slice[]): readonly [Slice, Slice] | undefined {
   checkSlices("findOverlap", slices);
   const nonEmptySlices = slices.filter(({ q0, q1, k0, k1 }) => q0 < q1 && k0 < k1);
-  const sweepsQueries = countOpenPairs(nonEmptySlices, rangeOfQueries) <= countOpenPairs(nonEmptySlices, rangeOfKeys);
+  const sweepsQueries =
+    countIntersectingPairs(nonEmptySlices, rangeOfQueries) <= countIntersectingPairs(nonEmptySlices, rangeOfKeys);
   return sweepLine(nonEmptySlices, sweepsQueries ? rangeOfQueries : rangeOfKeys);
 }
 
@@ -91,15 +92,15 @@ export function rangeOfKeys({ k0, k1 }: Slice): Interval {
 }
 
 /** How many pairs of ranges meet: each range meets those that start before its end, from its own start on. */
-export function countOpenPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
+export function countIntersectingPairs(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): number {
   const starts = slices.map((slice) => rangeOf(slice)[0]).toSorted((a, b) => a - b);
   const ends = slices.map((slice) => rangeOf(slice)[1]).toSorted((a, b) => a - b);
-  let [pairs, numClosed] = [0, 0];
+  let [numPairs, numClosed] = [0, 0];
   for (const [numOpened, start] of starts.entries()) {
     while (ends[numClosed]! <= start) numClosed++;
-    pairs += numOpened - numClosed;
+    numPairs += numOpened - numClosed;
   }
-  return pairs;
+  return numPairs;
 }
 
 function sweepLine(slices: readonly Slice[], rangeOf: (slice: Slice) => Interval): readonly [Slice, Slice] | undefined {

@@ -1,4 +1,11 @@
-import { type BorderLine, countOpenPairs, leftBorder, rangeOfKeys, rangeOfQueries, rightBorder } from "./overlap.ts";
+import {
+  type BorderLine,
+  countIntersectingPairs,
+  leftBorder,
+  rangeOfKeys,
+  rangeOfQueries,
+  rightBorder,
+} from "./overlap.ts";
 import { sliceArea, sliceTypeFor, type Slice } from "./slice.ts";
 
 // Unions and intersections of regions of the (query, key) plane, as slices. A border of a slice is a line in q of slope 0
@@ -57,11 +64,11 @@ export function unionOf(slices: readonly Slice[]): Slice[] {
       openTrapezoids.push(pendingTrapezoids[nextPending++]!);
     // Nearly sorted from the rows before.
     openTrapezoids.sort((a, b) => valueAt(a.left, q) - valueAt(b.left, q) || a.left.slope - b.left.slope);
-    const limit = openTrapezoids.reduce(
-      (least, { q1 }) => Math.min(least, q1),
+    const nextBoundary = openTrapezoids.reduce(
+      (min, { q1 }) => Math.min(min, q1),
       pendingTrapezoids[nextPending]?.q0 ?? Number.POSITIVE_INFINITY,
     );
-    const { runs, end } = findKeyRuns(openTrapezoids, q, limit);
+    const { runs, end } = findKeyRuns(openTrapezoids, q, nextBoundary);
     builder.addRuns(runs, q, end);
     q = end;
     openTrapezoids = openTrapezoids.filter(({ q1 }) => q1 > q);
@@ -187,9 +194,12 @@ function forEachIntersectingPair(a: readonly Slice[], b: readonly Slice[], visit
     ...a.map((slice) => ({ slice, isFirst: true })),
     ...b.map((slice) => ({ slice, isFirst: false })),
   ];
-  const countMixedPairs = (rangeOf: typeof rangeOfQueries): number =>
-    countOpenPairs([...a, ...b], rangeOf) - countOpenPairs(a, rangeOf) - countOpenPairs(b, rangeOf);
-  const rangeOf = countMixedPairs(rangeOfQueries) <= countMixedPairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
+  const countCrossListPairs = (rangeOf: typeof rangeOfQueries): number =>
+    countIntersectingPairs([...a, ...b], rangeOf) -
+    countIntersectingPairs(a, rangeOf) -
+    countIntersectingPairs(b, rangeOf);
+  const rangeOf =
+    countCrossListPairs(rangeOfQueries) <= countCrossListPairs(rangeOfKeys) ? rangeOfQueries : rangeOfKeys;
   let [openA, openB]: [Slice[], Slice[]] = [[], []];
   for (const { slice, isFirst } of taggedSlices.toSorted((x, y) => rangeOf(x.slice)[0] - rangeOf(y.slice)[0])) {
     const start = rangeOf(slice)[0];
@@ -212,8 +222,8 @@ function intersect(a: Trapezoid, b: Trapezoid): Trapezoid[] {
   const q1 = Math.min(a.q1, b.q1);
   if (q0 >= q1) return [];
   const clampRow = (row: number): number => Math.min(q1, Math.max(q0, row));
-  const crossings = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(clampRow);
-  const rows = [q0, Math.min(...crossings), Math.max(...crossings), q1];
+  const crossingRows = [firstRowOfCrossing(a.left, b.left), firstRowOfCrossing(a.right, b.right)].map(clampRow);
+  const rows = [q0, Math.min(...crossingRows), Math.max(...crossingRows), q1];
   return [0, 1, 2].flatMap((i) => {
     const [from, to] = [rows[i]!, rows[i + 1]!];
     if (from >= to) return [];

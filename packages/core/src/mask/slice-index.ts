@@ -60,23 +60,27 @@ class IntervalTree {
   readonly #starts: Float64Array;
   readonly #ends: Float64Array;
   readonly #sortedEnds: Float64Array;
-  readonly #lastEnds: Float64Array;
+  readonly #subtreeMaxEnds: Float64Array;
 
   constructor(slices: readonly Slice[], startOf: (slice: Slice) => number, endOf: (slice: Slice) => number) {
     this.#slices = slices.filter((slice) => startOf(slice) < endOf(slice)).sort((a, b) => startOf(a) - startOf(b));
     this.#starts = Float64Array.from(this.#slices, startOf);
     this.#ends = Float64Array.from(this.#slices, endOf);
     this.#sortedEnds = this.#ends.toSorted();
-    this.#lastEnds = new Float64Array(this.#slices.length);
+    this.#subtreeMaxEnds = new Float64Array(this.#slices.length);
     this.#buildTree(0, this.#slices.length);
   }
 
   #buildTree(low: number, high: number): number {
     if (low >= high) return Number.NEGATIVE_INFINITY;
     const middle = (low + high) >> 1;
-    const lastEnd = Math.max(this.#ends[middle]!, this.#buildTree(low, middle), this.#buildTree(middle + 1, high));
-    this.#lastEnds[middle] = lastEnd;
-    return lastEnd;
+    const subtreeMaxEnd = Math.max(
+      this.#ends[middle]!,
+      this.#buildTree(low, middle),
+      this.#buildTree(middle + 1, high),
+    );
+    this.#subtreeMaxEnds[middle] = subtreeMaxEnd;
+    return subtreeMaxEnd;
   }
 
   /** How many ranges meet [from, to): those that start before its end, but for those that end before its start. */
@@ -86,17 +90,21 @@ class IntervalTree {
 
   /** Visits those that meet [from, to) until `visit` returns true. */
   some(from: number, to: number, visit: (slice: Slice) => boolean): boolean {
-    return this.#visit(0, this.#slices.length, { from, to, visit });
+    return this.#someInSubtree(0, this.#slices.length, { from, to, visit });
   }
 
-  #visit(low: number, high: number, query: { from: number; to: number; visit(slice: Slice): boolean }): boolean {
+  #someInSubtree(
+    low: number,
+    high: number,
+    query: { from: number; to: number; visit(slice: Slice): boolean },
+  ): boolean {
     if (low >= high) return false;
     const middle = (low + high) >> 1;
-    if (this.#lastEnds[middle]! <= query.from) return false;
-    if (this.#visit(low, middle, query)) return true;
+    if (this.#subtreeMaxEnds[middle]! <= query.from) return false;
+    if (this.#someInSubtree(low, middle, query)) return true;
     if (this.#starts[middle]! >= query.to) return false;
     if (this.#ends[middle]! > query.from && query.visit(this.#slices[middle]!)) return true;
-    return this.#visit(middle + 1, high, query);
+    return this.#someInSubtree(middle + 1, high, query);
   }
 }
 

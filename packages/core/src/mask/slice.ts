@@ -52,7 +52,12 @@ export interface Mask {
 /** Throws an OptionError unless `slice` is one, of integers; not whether it lies within any sequence. */
 export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
   if (!isSlice(slice))
-    expectValue(where, false, "a slice { q0, q1, k0, k1, type } with integer bounds and one of the four types", slice);
+    expectValue(
+      where,
+      false,
+      "a slice { q0, q1, k0, k1, type } with integer bounds and type full, causal, inverseCausal or bidirectionalCausal",
+      slice,
+    );
 }
 
 /** Throws an OptionError unless `slices` is an array of slices. */
@@ -153,15 +158,15 @@ interface ClipRange {
 
 /** Rows [a, b) lie on one side of both `left` and `right`; rows that see nothing are dropped. */
 function clipBand(slice: Slice, { a, b }: { a: number; b: number }, clip: ClipRange): Slice | undefined {
-  const diagonalStart = hasDiagonalStart(slice.type) && a >= clip.left;
-  const diagonalEnd = hasDiagonalEnd(slice.type) && a < clip.right;
-  const k0 = diagonalStart ? slice.k0 + a - slice.q0 : Math.max(slice.k0, clip.from);
-  const k1 = diagonalEnd ? slice.k1 - (slice.q1 - b) : Math.min(slice.k1, clip.to);
+  const keepsDiagonalStart = hasDiagonalStart(slice.type) && a >= clip.left;
+  const keepsDiagonalEnd = hasDiagonalEnd(slice.type) && a < clip.right;
+  const k0 = keepsDiagonalStart ? slice.k0 + a - slice.q0 : Math.max(slice.k0, clip.from);
+  const k1 = keepsDiagonalEnd ? slice.k1 - (slice.q1 - b) : Math.min(slice.k1, clip.to);
   const width = k1 - k0;
-  if (width <= 0 || (diagonalStart && diagonalEnd && width < b - a)) return undefined;
-  const q1 = diagonalStart && !diagonalEnd ? Math.min(b, a + width) : b;
-  const q0 = diagonalEnd && !diagonalStart ? Math.max(a, b - width) : a;
-  return { q0, q1, k0, k1, type: sliceTypeFor(diagonalStart, diagonalEnd) };
+  if (width <= 0 || (keepsDiagonalStart && keepsDiagonalEnd && width < b - a)) return undefined;
+  const q1 = keepsDiagonalStart && !keepsDiagonalEnd ? Math.min(b, a + width) : b;
+  const q0 = keepsDiagonalEnd && !keepsDiagonalStart ? Math.max(a, b - width) : a;
+  return { q0, q1, k0, k1, type: sliceTypeFor(keepsDiagonalStart, keepsDiagonalEnd) };
 }
 
 /** The type of a slice whose borders move as stated. */

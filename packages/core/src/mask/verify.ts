@@ -89,12 +89,12 @@ export function verifySlices(
 }
 
 function verifyDisjoint(where: string, slices: readonly Slice[]): void {
-  const overlap = findOverlap(slices);
-  if (!overlap) return;
+  const overlappingSlices = findOverlap(slices);
+  if (!overlappingSlices) return;
   throw new ShapeError({
     where,
     expected: "disjoint slices",
-    received: `overlapping slices ${overlap.map(formatSlice).join(" and ")}`,
+    received: `overlapping slices ${overlappingSlices.map(formatSlice).join(" and ")}`,
     remedy: "clip one of them",
   });
 }

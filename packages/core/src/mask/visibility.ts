@@ -132,8 +132,8 @@ function countBelowDiagonal(rows: Span, keys: Span, shift: number): number {
   const first = gap > 0 ? 0 : Math.min(rows.length, Math.floor(-gap / rows.step) + 1);
   const firstFullRow = Math.floor(((keys.length - 1) * keys.step - gap) / rows.step) + 1;
   const end = Math.min(rows.length, Math.max(first, firstFullRow));
-  const partialCount = floorSum(end - first, keys.step, rows.step, gap + first * rows.step + keys.step - 1);
-  return partialCount + (rows.length - end) * keys.length;
+  const partialRowPairs = floorSum(end - first, keys.step, rows.step, gap + first * rows.step + keys.step - 1);
+  return partialRowPairs + (rows.length - end) * keys.length;
 }
 
 /** Σ ⌊(a·i + b) / m⌋ for i < n, by Euclid's algorithm (Graham, Knuth, Patashnik, "Concrete Mathematics", 3.5); a, b ≥ 0. */

@@ -164,7 +164,7 @@ export function resolveOptions(name: string, ctx: Context, options: ParsedModule
       where: name,
       expected: "either causal or mask",
       received: "both",
-      remedy: "combine both in mask",
+      remedy: "pass one mask: masks.and(mask, masks.documents(lengths))",
     });
   }
   return {
@@ -243,7 +243,7 @@ function maskOf(
     where: `${name}.forward`,
     expected: "either mask or documents",
     received: call.mask ? "both" : `documents in a module with mask ${mask.name}`,
-    remedy: "combine both in mask",
+    remedy: "pass one mask: masks.and(mask, masks.documents(lengths))",
   });
 }
 

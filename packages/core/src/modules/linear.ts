@@ -47,11 +47,11 @@ export class Linear extends Module {
     checkArgument("Linear: inFeatures", inFeatures, option.integer({ min: 1 }));
     checkArgument("Linear: outFeatures", outFeatures, option.integer({ min: 1 }));
     const bound = inFeatures ** -0.5;
-    const uniform = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
+    const uniformOptions = { initial: { kind: "uniform", low: -bound, high: bound }, dtype } as const;
     this.#ctx = ctx;
     this.#activation = activation === "identity" ? null : activation;
-    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], uniform));
-    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniform)) : null;
+    this.weight = this.addParameter("weight", createParameter(ctx, [outFeatures, inFeatures], uniformOptions));
+    this.bias = bias ? this.addParameter("bias", createParameter(ctx, [outFeatures], uniformOptions)) : null;
   }
 
   /** x [..,in] → [..,out]. */

@@ -53,7 +53,7 @@ const rmsNormOp = defineOp({
   forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
     const rstd = emptyStatistic(x);
-    using shiftedWeight = offsetWeight(weight, weightOffset);
+    using shiftedWeight = addWeightOffset(weight, weightOffset);
     x.device.kernels.rmsNorm(output, x, { weight: shiftedWeight ?? weight, bias: null, epsilon }, { mean: null, rstd });
     return { output, saved: { x, weight, rstd, weightOffset } };
   },
@@ -61,7 +61,7 @@ const rmsNormOp = defineOp({
     using dOut = contiguousRows(dOutput);
     const dx = x.device.empty(x.shape, x.dtype);
     const dWeight = gradientAccumulator(weight, needWeight);
-    using shiftedWeight = offsetWeight(weight, weightOffset);
+    using shiftedWeight = addWeightOffset(weight, weightOffset);
     x.device.kernels.rmsNormBackward({ dx, dWeight, dBias: null }, x, dOut, shiftedWeight ?? weight, {
       mean: null,
       rstd,
@@ -71,7 +71,7 @@ const rmsNormOp = defineOp({
 });
 
 /** weight + offset in float32: of 16 bits the sum would be rounded. Null where that is the weight itself. */
-function offsetWeight(weight: Tensor | null, offset: number): Tensor | null {
+function addWeightOffset(weight: Tensor | null, offset: number): Tensor | null {
   if (!weight || offset === 0) return null;
   const shiftedWeight = weight.device.empty(weight.shape, "float32");
   weight.device.kernels.scalar("add", shiftedWeight, weight, offset);

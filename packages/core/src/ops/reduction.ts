@@ -50,11 +50,11 @@ function reduce(kind: ReduceKind, x: Tensor, { keepdimShape, shape }: ReductionS
 const sumOp = defineOp({
   name: "sum",
   forward([x]: [Tensor], shapes: ReductionShapes) {
-    return { output: reduce("sum", x, shapes), saved: { kept: shapes.keepdimShape, from: x.shape } };
+    return { output: reduce("sum", x, shapes), saved: { keepdimShape: shapes.keepdimShape, inputShape: x.shape } };
   },
-  backward({ kept, from }, dOut) {
-    using expandable = dOut.reshape(kept);
-    const dx = dOut.device.empty(from, dOut.dtype);
+  backward({ keepdimShape, inputShape }, dOut) {
+    using expandable = dOut.reshape(keepdimShape);
+    const dx = dOut.device.empty(inputShape, dOut.dtype);
     if (dx.size > 0) dOut.device.kernels.copy(dx, expandable);
     return [dx];
   },
@@ -86,13 +86,13 @@ const meanOp = defineOp({
     using total = reduce("sum", x, shapes, "float32");
     const output = x.device.empty(shapes.shape, x.dtype);
     x.device.kernels.scalar("mul", output, total, factor);
-    return { output, saved: { kept: shapes.keepdimShape, from: x.shape, factor } };
+    return { output, saved: { keepdimShape: shapes.keepdimShape, inputShape: x.shape, factor } };
   },
-  backward({ kept, from, factor }, dOut) {
-    using shares = dOut.reshape(kept);
-    using repeated = shares.expand(from);
-    const dx = dOut.device.empty(from, dOut.dtype);
-    if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, repeated, factor);
+  backward({ keepdimShape, inputShape, factor }, dOut) {
+    using expandable = dOut.reshape(keepdimShape);
+    using expanded = expandable.expand(inputShape);
+    const dx = dOut.device.empty(inputShape, dOut.dtype);
+    if (dx.size > 0) dOut.device.kernels.scalar("mul", dx, expanded, factor);
     return [dx];
   },
 });
@@ -106,20 +106,20 @@ const maxOp = defineOp({
   name: "max",
   forward([x]: [Tensor], shapes: ReductionShapes) {
     const output = reduce("max", x, shapes);
-    return { output, saved: { x, output, kept: shapes.keepdimShape } };
+    return { output, saved: { x, output, keepdimShape: shapes.keepdimShape } };
   },
-  backward({ x, output, kept }, dOutput) {
+  backward({ x, output, keepdimShape }, dOutput) {
     const { device } = x;
     const { kernels } = device;
-    using maxValues = output.reshape(kept);
-    using dOut = dOutput.reshape(kept);
+    using maxValues = output.reshape(keepdimShape);
+    using dOut = dOutput.reshape(keepdimShape);
     using isMax = maxMask(x, maxValues);
-    using share = device.empty(kept, "float32");
-    if (share.size === isMax.size) kernels.copy(share, isMax);
-    else kernels.reduce("sum", share, isMax);
-    kernels.binary("div", share, dOut, share);
+    using gradientShare = device.empty(keepdimShape, "float32");
+    if (gradientShare.size === isMax.size) kernels.copy(gradientShare, isMax);
+    else kernels.reduce("sum", gradientShare, isMax);
+    kernels.binary("div", gradientShare, dOut, gradientShare);
     const dx = device.empty(x.shape, x.dtype);
-    kernels.binary("mul", dx, isMax, share);
+    kernels.binary("mul", dx, isMax, gradientShare);
     return [dx];
   },
 });
@@ -127,14 +127,14 @@ const maxOp = defineOp({
 /** 1 where x is as large as the largest, which nothing exceeds, else 0; float32, in which no two numbers differ by nothing. */
 function maxMask(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using isBelowMax = device.empty(shape, "float32");
+  using belowMaxMask = device.empty(shape, "float32");
   using minusOne = device.empty([1], "float32");
   using minusOnes = minusOne.expand(shape);
-  device.kernels.binary("sub", isBelowMax, maxValues, x);
+  device.kernels.binary("sub", belowMaxMask, maxValues, x);
   device.kernels.fill(minusOne, -1);
   const isMax = device.empty(shape, "float32");
   // relu'(0) is 0, and so is it of what infinities leave, NaN.
-  device.kernels.unaryBackward("relu", isMax, isBelowMax, minusOnes);
+  device.kernels.unaryBackward("relu", isMax, belowMaxMask, minusOnes);
   device.kernels.scalar("add", isMax, isMax, 1);
   return isMax;
 }

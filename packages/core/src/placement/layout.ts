@@ -38,7 +38,7 @@ export function layoutOf(options: LayoutOptions): Layout {
   const placement = resolvePlacement(requestedPlacement);
   const count = axes.reduce((product, axis) => product * mesh[axis]!, 1);
   // By number: one more than the place along each axis, 0 for all of them. Backends ask for millions.
-  const radix = axes.map((axis) => mesh[axis]! + 1);
+  const radices = axes.map((axis) => mesh[axis]! + 1);
   const cache = new Map<number, readonly Span[]>();
   const shards = resolveShards(placement, count, length);
   return markVerified({
@@ -49,9 +49,9 @@ export function layoutOf(options: LayoutOptions): Layout {
       let key = 0;
       for (let i = 0; i < axes.length; i++) {
         const index = at[axes[i]!];
-        if (index !== undefined && !(typeof index === "number" && index >= 0 && index < radix[i]! - 1))
-          throw outsideMeshError(axes[i]!, index, radix[i]! - 1);
-        key = key * radix[i]! + (index ?? -1) + 1;
+        if (index !== undefined && !(typeof index === "number" && index >= 0 && index < radices[i]! - 1))
+          throw outsideMeshError(axes[i]!, index, radices[i]! - 1);
+        key = key * radices[i]! + (index ?? -1) + 1;
       }
       let spans = cache.get(key);
       if (!spans) {

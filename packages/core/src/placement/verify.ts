@@ -103,11 +103,12 @@ function verifyShards(where: string, shards: readonly (readonly Span[])[], lengt
   }
   const total = shardSpans.reduce((sum, span) => sum + span.length, 0);
   if (total === length) return;
-  const missing = firstMissing(shardSpans, length);
+  const missingPosition = firstMissingPosition(shardSpans, length);
   throw new ShapeError({
     where,
     expected: `shards that cover all ${length} positions`,
-    received: missing === undefined ? String(total) : `${total} positions; position ${missing} is in no shard`,
+    received:
+      missingPosition === undefined ? String(total) : `${total} positions; position ${missingPosition} is in no shard`,
   });
 }
 
@@ -173,17 +174,17 @@ function findDuplicateAcrossSteps(spans: readonly ShardSpan[]): DuplicatePositio
 
 /** The first position that two spans share, `b` not starting before `a`: two progressions, by the extended Euclid. */
 function firstCommonPosition(a: Span, b: Span): number | undefined {
-  const distance = b.start - a.start;
+  const startDifference = b.start - a.start;
   let [gcd, remainder, factor, nextFactor] = [b.step, a.step, 1, 0];
   while (remainder > 0) {
     const quotient = Math.floor(gcd / remainder);
     [gcd, remainder] = [remainder, gcd - quotient * remainder];
     [factor, nextFactor] = [nextFactor, factor - quotient * nextFactor];
   }
-  if (distance % gcd !== 0) return undefined;
+  if (startDifference % gcd !== 0) return undefined;
   // b.step · factor ≡ gcd (mod a.step): the first j with b.start + j · b.step on a's progression.
   const period = BigInt(a.step / gcd);
-  const j = (((BigInt(-distance / gcd) * BigInt(factor)) % period) + period) % period;
+  const j = (((BigInt(-startDifference / gcd) * BigInt(factor)) % period) + period) % period;
   const at = BigInt(b.start) + j * BigInt(b.step);
   return at <= BigInt(Math.min(lastPosition(a), lastPosition(b))) ? Number(at) : undefined;
 }
@@ -196,7 +197,7 @@ function lastPosition({ start, length, step }: Span): number {
 const MAX_SEARCHED_POSITIONS = 2 ** 20;
 
 /** The first position in none of the spans, which are disjoint and do not hold all; undefined if it lies far behind. */
-function firstMissing(spans: readonly Span[], length: number): number | undefined {
+function firstMissingPosition(spans: readonly Span[], length: number): number | undefined {
   const end = Math.min(length, MAX_SEARCHED_POSITIONS);
   const isCovered = new Uint8Array(end);
   for (const { start, length: count, step } of spans) {

@@ -76,7 +76,7 @@ describe("errors state where, what was expected and received, and the remedy", (
     [
       "heads",
       forward(({ kv }) => ({ kv: { ...kv, k: empty([1, 3, 5, 8]) } })),
-      "keys [1,Hkv,S,8] with Hkv a divisor of the 4 query heads, received [1,3,5,8]; split the heads of queries and keys the same way before attention",
+      "keys [1,Hkv,S,8] with Hkv a divisor of the 4 query heads, received [1,3,5,8]; reshape q to [B,H,S,D] and k to [B,Hkv,S,D], with the same B and D, and H divisible by Hkv",
     ],
     [
       "values",

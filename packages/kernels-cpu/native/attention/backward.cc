@@ -165,7 +165,7 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const bool usesInputDType = sameDType && !modifiers.modifiesScores();
   const AttentionKernels& kernels = microKernels(isa, usesInputDType ? dtype : DType::Float32).attention;
   const BackwardCall call{args, kernels, modifiers};
-  checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendBackwardShortSequences(args, isa, pool)) return;
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
   pool.sharedArena().reset();

@@ -183,10 +183,10 @@ struct FoldBlock {
       }
     };
     forEachProductTile<V, E, R, N>(from, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
-    bool exceedsThreshold = false;
+    bool exceedsRescaleThreshold = false;
     for (int n = 0; n < N; ++n)
-      exceedsThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
-    if (exceedsThreshold) return false;
+      exceedsRescaleThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
+    if (exceedsRescaleThreshold) return false;
     for (int n = 0; n < N; ++n) addSums(panel, n, V::load(blockSum + n * L), V::load(blockWeights + n * L));
     return true;
   }

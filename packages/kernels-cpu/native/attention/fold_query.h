@@ -73,12 +73,12 @@ struct FoldQuery {
     }
     const float* q = f.q + row * f.depth;
     for (int32_t d = 0; d < f.depth; ++d) {
-      const float* columnRow = f.columns + d * keys;
+      const float* transposedKeyRow = f.columns + d * keys;
 #pragma GCC unroll 2
       for (int r = 0; r < rows; ++r) {
         const Vec x = V::set1(q[r * f.depth + d]);
 #pragma GCC unroll 4
-        for (int n = 0; n < vectors; ++n) sum[r][n] = V::fma(x, V::load(columnRow + n * L), sum[r][n]);
+        for (int n = 0; n < vectors; ++n) sum[r][n] = V::fma(x, V::load(transposedKeyRow + n * L), sum[r][n]);
       }
     }
 #pragma GCC unroll 2

@@ -42,11 +42,11 @@ class Forward {
     const bool isPaired = kernels_.products == DType::BFloat16;
     const int64_t panelBytes = (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3])
                               * kernels_.width;
-    const int64_t panelsByCache = (isPaired ? kMaxPairedGroupBytes : kMaxGroupBytes) / panelBytes;
+    const int64_t panelsFittingCache = (isPaired ? kMaxPairedGroupBytes : kMaxGroupBytes) / panelBytes;
     const int64_t tasks = pool.threads() == 1 ? 1 : kTasksPerThread * pool.threads();
-    const int64_t panelsByBalance = heads * panels / tasks;
+    const int64_t panelsForBalance = heads * panels / tasks;
     groupPanels_ = static_cast<int32_t>(
-        std::clamp<int64_t>(std::min(panelsByCache, panelsByBalance), 1, kMaxGroupRows / kernels_.width));
+        std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, kMaxGroupRows / kernels_.width));
     orderGroups();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
       const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
@@ -120,7 +120,7 @@ class Forward {
 
 void attend(const AttendArguments& args, Isa isa, Pool& pool) {
   if (isEmpty(args.q) || isEmpty(args.kv.k)) return;
-  checkSpans(args.tile, args.q.shape[2], args.kv.k.shape[2]);
+  throwIfPositionsMismatch(args.tile, args.q.shape[2], args.kv.k.shape[2]);
   if (attendShortSequences(args, isa, pool)) return;
   pool.sharedArena().reset();
   const bool sameDType = args.q.dtype == args.kv.k.dtype && args.q.dtype == args.kv.v.dtype;

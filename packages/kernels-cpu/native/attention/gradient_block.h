@@ -43,7 +43,7 @@ struct GradientBlock {
     float* dropoutMask = scratch.scores;  // no longer needed
     if (modifiers.dropoutThreshold > 0)
       ScoreBlock<V, N>::drawDropoutMask(modifiers, keys.first, keys.count, dropoutMask);
-    modifiedGradients(panel, keys, visible, modifiers, scratch);
+    modifiedScoreGradients(panel, keys, visible, modifiers, scratch);
     if (modifiers.dropoutThreshold > 0) {
       forEachVector(keys.count, [&](int32_t j, int n) {
         float* p = static_cast<float*>(panel.p) + j * panel.stride + n * L;
@@ -113,7 +113,7 @@ struct GradientBlock {
   template <bool isMasked, bool isLargeMode>
   MOSAIC_NOINLINE void weightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     keyWeights<isMasked, isLargeMode>(panel, keys, visible);
-    weightGradients<isMasked>(panel, keys, visible);
+    scoreGradients<isMasked>(panel, keys, visible);
   }
 
   /// p ← e^(s − lse), 0 where a mask excludes the pair.
@@ -174,10 +174,10 @@ struct GradientBlock {
 
   /// ds ← p (mask · dOut · v − delta) · derivative, 0 where a mask excludes the pair. `scratch.scores` holds the
   /// dropout mask.
-  MOSAIC_INLINE void modifiedGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
-                                       const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
-    const auto gradientTile =
-        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+  MOSAIC_INLINE void modifiedScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible,
+                                            const ScoreModifiers& modifiers, const ModifiedScratch& scratch) {
+    const auto scoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+        __attribute__((always_inline)) {
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);
         for (int r = 0; r < rows; ++r) {
@@ -194,16 +194,16 @@ struct GradientBlock {
         }
       }
     };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, scoreGradientTile);
   }
 
   /// ds ← p (dOut · v − delta), 0 where a mask excludes the pair.
   template <bool isMasked>
-  MOSAIC_INLINE void weightGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
+  MOSAIC_INLINE void scoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* visible) {
     const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
     const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
-    const auto gradientTile =
-        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
+    const auto scoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+        __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
@@ -216,15 +216,16 @@ struct GradientBlock {
             ds[i] = V::mul(V::add(Tile::get(c, r + i, n), negDelta), V::load(weights + (j + r + i) * stride + n * L));
             if (isMasked) ds[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), ds[i], V::zero());
           }
-          storeGradients(panel, j + r, n, ds);
+          storeScoreGradients(panel, j + r, n, ds);
         }
       }
     };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, gradientTile);
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, scoreGradientTile);
   }
 
   /// ds of `valuesPerElement` keys from key j on, in both layouts that products of pairs need.
-  MOSAIC_INLINE void storeGradients(const BackwardPanel& panel, int32_t j, int n, const Vec (&ds)[valuesPerElement]) {
+  MOSAIC_INLINE void storeScoreGradients(const BackwardPanel& panel, int32_t j, int n,
+                                         const Vec (&ds)[valuesPerElement]) {
     storeRows(panel.ds, panel.stride, j, n, ds);
     if constexpr (valuesPerElement == 2) {
       auto* pairs = static_cast<uint32_t*>(panel.dsPanel) + j / 2 * panel.dsPanelStride + n * L;

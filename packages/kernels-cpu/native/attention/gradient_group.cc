@@ -54,7 +54,7 @@ class GradientGroup {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
     weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
-    weightGradients_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
+    scoreGradients_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
     char* q = arena.allocate<char>(rows * rowStride_ * elementBytes_);
     char* dOut = arena.allocate<char>(rows * rowStride_ * elementBytes_);
     rowBuffer_ = arena.allocate<float>(kernels_.width * rowStride_);
@@ -64,7 +64,7 @@ class GradientGroup {
       const int64_t first = static_cast<int64_t>(p) * kernels_.width, size = rowStride_ * kernels_.width;
       panels_[p].q = q + first * rowStride_ * elementBytes_;
       panels_[p].dOut = dOut + first * rowStride_ * elementBytes_;
-      char *p0 = weights_ + first * elementBytes_, *ds = weightGradients_ + first * elementBytes_;
+      char *p0 = weights_ + first * elementBytes_, *ds = scoreGradients_ + first * elementBytes_;
       panels_[p].buffers = {arena.allocate<char>(size * elementBytes_),
                             arena.allocate<char>(size * elementBytes_),
                             arena.allocate<float>(size),
@@ -88,13 +88,13 @@ class GradientGroup {
 
   /// The group that starts at row `first`.
   void run(int64_t first, const PanelSegments& segments) {
-    bool anyLoaded = false;
+    bool anyPanelLoaded = false;
     areOperandsFinite_ = areSegmentsDisjoint_ = true;
     for (Panel& panel : panels_) {
-      anyLoaded |= loadPanel(panel, first, segments);
+      anyPanelLoaded |= loadPanel(panel, first, segments);
       first += kernels_.width;
     }
-    if (!anyLoaded) return;
+    if (!anyPanelLoaded) return;
     for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kernels_.gradientBlock) {
       computeBlock(static_cast<int32_t>(begin),
                    static_cast<int32_t>(std::min(begin + kernels_.gradientBlock, task_.keys.end)));
@@ -220,7 +220,8 @@ class GradientGroup {
     if (isPaired()) clearPadding(panel, buffers, keys.count);
     if (defersKeyGradients()) return;
     const int32_t rows = panel.rows.count;
-    for (const KeyGradient& term : {valueTerm(panel, offset, rows, keys), keyTerm(panel, offset, rows, keys)}) {
+    for (const KeyGradient& term :
+         {valueGradientTerm(panel, offset, rows, keys), keyGradientTerm(panel, offset, rows, keys)}) {
       if (visible == nullptr || areOperandsFinite_) {
         kernels_.keyGradient(term);
       } else {
@@ -248,13 +249,13 @@ class GradientGroup {
                            + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
       const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
-      kernels_.keyGradient(valueTerm(panel, begin, rows, stripKeys));
-      kernels_.keyGradient(keyTerm(panel, begin, rows, stripKeys));
+      kernels_.keyGradient(valueGradientTerm(panel, begin, rows, stripKeys));
+      kernels_.keyGradient(keyGradientTerm(panel, begin, rows, stripKeys));
     }
   }
 
   /// dv += p · dOut over `rows` rows from the first of the panel on. `offset` is the row of the weights.
-  KeyGradient valueTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
+  KeyGradient valueGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dv(args_.grads.dv, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.p) + offset * stride * elementBytes_,
@@ -271,7 +272,7 @@ class GradientGroup {
   }
 
   /// dk += scale · ds · q
-  KeyGradient keyTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
+  KeyGradient keyGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
     const FloatRows dk(args_.grads.dk, {task_.batch, task_.keyHead, keys.first});
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.ds) + offset * stride * elementBytes_,
@@ -336,7 +337,7 @@ class GradientGroup {
   const int64_t rowStride_;
   const int32_t keysPerStrip_;  // keys of a strip
   std::vector<Panel> panels_;
-  char *weights_, *weightGradients_;     // [keys of a block][rows of the group]
+  char *weights_, *scoreGradients_;  // [keys of a block][rows of the group]
   float* rowBuffer_;
   ModifiedScratch scratch_{};            // of one block
   bool areOperandsFinite_ = true;        // all rows of q and dOut

@@ -62,7 +62,7 @@ class KvReader {
   struct Source {
     TensorView view;
     char* copy;    // null where every block is read in place
-    int64_t copyStride;
+    int64_t copyRowStride;
     bool isReadInPlace;  // whole blocks are
   };
 
@@ -82,7 +82,7 @@ class KvReader {
   Operand rows(const Source& source, int32_t first, int32_t present, int32_t count) const {
     const Rows rows = rowsOf(source.view, {batch_, head_, first});
     if (source.isReadInPlace && present == count) return {rows.data, rows.rowStride, 1};
-    const int64_t stride = source.copyStride;
+    const int64_t stride = source.copyRowStride;
     kernels_.unpack(rows, present, source.view.shape[3], source.copy, stride);
     const auto paddingBytes = static_cast<size_t>((count - present) * stride * bytes_);
     std::memset(source.copy + present * stride * bytes_, 0, paddingBytes);

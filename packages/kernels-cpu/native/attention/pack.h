@@ -76,15 +76,15 @@ struct Pack<V, Float32Operands, N> {
 
   MOSAIC_NOINLINE bool isFinite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
     const auto* rows = static_cast<const float*>(matrix);
-    Vec nonFinite = V::zero();  // x · 0 is 0 or NaN
+    Vec zeroOrNan = V::zero();  // x · 0 is 0 or NaN
     for (int64_t r = 0; r < count; ++r) {
       int64_t c = 0;
-      for (; c + L <= columns; c += L) nonFinite = V::fma(V::load(rows + r * stride + c), V::zero(), nonFinite);
+      for (; c + L <= columns; c += L) zeroOrNan = V::fma(V::load(rows + r * stride + c), V::zero(), zeroOrNan);
       if (c < columns) {
-        nonFinite = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), nonFinite);
+        zeroOrNan = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), zeroOrNan);
       }
     }
-    return V::sum(nonFinite) == 0;
+    return V::sum(zeroOrNan) == 0;
   }
 
   MOSAIC_NOINLINE void toPanel(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor,
@@ -131,12 +131,12 @@ struct Pack<V, Bf16Operands, N> {
 
   MOSAIC_NOINLINE bool isFinite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
     const auto* rows = static_cast<const uint16_t*>(matrix);
-    Vec nonFinite = V::zero();  // x · 0 is 0 or NaN
+    Vec zeroOrNan = V::zero();  // x · 0 is 0 or NaN
     for (int64_t r = 0; r < count; ++r) {
       for (int64_t c = 0; c < columns; c += L)
-        nonFinite = V::fma(V::loadBf16(rows + r * stride + c), V::zero(), nonFinite);
+        zeroOrNan = V::fma(V::loadBf16(rows + r * stride + c), V::zero(), zeroOrNan);
     }
-    return V::sum(nonFinite) == 0;
+    return V::sum(zeroOrNan) == 0;
   }
 
   /// Elements are pairs: [depth / 2][width].

@@ -17,7 +17,7 @@ constexpr int64_t kMinKeysPerSplit = 1024;    // of a part
 constexpr int32_t kMaxPanels = 16;      // of a task
 constexpr int64_t kMaxTaskBytes = 256 << 10;  // of q and out of a task
 
-struct ShortGrid {
+struct ShortQueryGrid {
   int64_t rows, keys, numKvHeads, groupSize;
   int32_t headsPerPanel, panels;  // of a key head
   int64_t keysPerSplit, splits;
@@ -29,13 +29,13 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
 }
 
 /// Into parts of `minKeys` keys or more, of at most `keys` for each sample.
-void splitKeys(ShortGrid& grid, int64_t minKeys, int64_t keys, const AttentionKernels& kernels) {
+void splitKeys(ShortQueryGrid& grid, int64_t minKeys, int64_t keys, const AttentionKernels& kernels) {
   grid.keysPerSplit = roundUp(std::max(minKeys, kMinKeysPerSplit), kernels.keyBlock);
   grid.splits = (keys + grid.keysPerSplit - 1) / grid.keysPerSplit;
 }
 
-ShortGrid makeGrid(const AttendArguments& args, const AttentionKernels& kernels) {
-  ShortGrid grid{};
+ShortQueryGrid makeGrid(const AttendArguments& args, const AttentionKernels& kernels) {
+  ShortQueryGrid grid{};
   grid.rows = args.q.shape[2];
   grid.keys = args.kv.k.shape[2];
   grid.numKvHeads = args.kv.k.shape[1];
@@ -48,7 +48,7 @@ ShortGrid makeGrid(const AttendArguments& args, const AttentionKernels& kernels)
 }
 
 /// The segments of all queries, with the rows of one head after another.
-std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortGrid& grid, int32_t width,
+std::vector<Segment> makeSegments(const TileVisibility& visibility, const ShortQueryGrid& grid, int32_t width,
                                   Arena& arena) {
   const auto count = static_cast<int32_t>(grid.rows);
   std::vector<Segment> segments;
@@ -89,7 +89,7 @@ AttentionState makeSplitState(const AttendArguments& args, Arena& arena) {
 bool areQueriesShort(const AttendArguments& args, const MicroKernels& kernels) {
   const AttentionKernels& k = chooseKernels(args, kernels);
   if (args.q.shape[2] > k.width / 2) return false;
-  const ShortGrid grid = makeGrid(args, k);
+  const ShortQueryGrid grid = makeGrid(args, k);
   const int64_t rowBytes = 4 * args.kv.v.shape[3] + dtypeBytes(k.products) * args.q.shape[3];
   const int64_t bytes = grid.panels * k.width * rowBytes;
   return (grid.splits > 1 || grid.groupSize > 1 || k.width == kernels.narrowAttention.width) &&
@@ -100,7 +100,7 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
   const AttendArguments& args = call.args;
   const MicroKernels& kernels = call.kernels;
   const AttentionKernels& k = chooseKernels(args, kernels);
-  ShortGrid grid = makeGrid(args, k);
+  ShortQueryGrid grid = makeGrid(args, k);
   const BatchVisibility visibility(args.tile, args.q.shape[0]);
   Arena& sharedArena = pool.sharedArena();
   std::vector<std::vector<Segment>> segments;

@@ -29,18 +29,18 @@ SingleQuery::SingleQuery(const ForwardCall& call, int64_t batch, int64_t keyHead
   const int64_t depth = q.shape[3], valueDepth = kv.v.shape[3], rows = groupSize(call.args);
   reader_.select(batch, keyHead);
   float* scaledQuery = arena.allocate<float>(rows * depth);
-  query_ = {scaledQuery,
-            arena.allocate<float>(rows * valueDepth),
-            arena.allocate<float>(rows),
-            arena.allocate<float>(rows),
-            arena.allocate<float>(rows * blockKeys_),
-            arena.allocate<float>(depth * blockKeys_),
-            static_cast<int32_t>(rows),
-            static_cast<int32_t>(depth),
-            static_cast<int32_t>(valueDepth)};
-  std::fill_n(query_.out, rows * valueDepth, 0.0f);
-  std::fill_n(query_.max, rows, -INFINITY);
-  std::fill_n(query_.sum, rows, 0.0f);
+  queryFold_ = {scaledQuery,
+                arena.allocate<float>(rows * valueDepth),
+                arena.allocate<float>(rows),
+                arena.allocate<float>(rows),
+                arena.allocate<float>(rows * blockKeys_),
+                arena.allocate<float>(depth * blockKeys_),
+                static_cast<int32_t>(rows),
+                static_cast<int32_t>(depth),
+                static_cast<int32_t>(valueDepth)};
+  std::fill_n(queryFold_.out, rows * valueDepth, 0.0f);
+  std::fill_n(queryFold_.max, rows, -INFINITY);
+  std::fill_n(queryFold_.sum, rows, 0.0f);
   for (int64_t h = 0; h < rows; ++h) {
     float* to = scaledQuery + h * depth;
     call.kernels.attention.unpack(rowsOf(q, {batch, firstHead_ + h, 0}), 1, depth, to, depth);
@@ -54,24 +54,25 @@ void SingleQuery::fold(std::span<const Segment> segments, Range keys) {
     const int64_t end = std::min<int64_t>({s.end, s.visible.hi[0], keys.end});
     for (int64_t key = std::max<int64_t>({s.begin, s.visible.lo[0], keys.begin}), next; key < end; key = next) {
       next = std::min(end, (key / blockKeys_ + 1) * blockKeys_);
-      call_.kernels.foldQuery(query_, reader_.read(static_cast<int32_t>(key), static_cast<int32_t>(next - key)));
+      call_.kernels.foldQuery(queryFold_, reader_.read(static_cast<int32_t>(key), static_cast<int32_t>(next - key)));
     }
   }
 }
 
 void SingleQuery::store(const AttentionState& state, bool isStateEmpty) const {
-  const int64_t depth = query_.valueDepth;
-  for (int32_t h = 0; h < query_.rows; ++h) {
+  const int64_t depth = queryFold_.valueDepth;
+  for (int32_t h = 0; h < queryFold_.rows; ++h) {
     const HeadRows headRows{batch_, firstHead_ + h, 0};
     const FloatRows out(state.out, headRows), lse(state.lse, headRows);
-    const float sum = query_.sum[h];
+    const float sum = queryFold_.sum[h];
     if (sum == 0) {
       if (isStateEmpty) lse(0) = -INFINITY;
       continue;
     }
-    float* row = query_.out + h * depth;
+    float* row = queryFold_.out + h * depth;
     for (int64_t d = 0; d < depth; ++d) row[d] /= sum;
-    const MergeWeights weight = mergeWeights(isStateEmpty ? -INFINITY : lse(0), std::log(double{sum}) + query_.max[h]);
+    const MergeWeights weight =
+        mergeWeights(isStateEmpty ? -INFINITY : lse(0), std::log(double{sum}) + queryFold_.max[h]);
     lse(0) = weight.lse;
     mergeRow(weight, out.row(0), {row, 1}, depth);
   }

@@ -25,7 +25,7 @@ class SingleQuery {
   const int64_t batch_, firstHead_;
   const int32_t blockKeys_;  // what the kernel folds at a time
   KvReader reader_;
-  QueryFold query_;
+  QueryFold queryFold_;
 };
 
 }  // namespace mosaic

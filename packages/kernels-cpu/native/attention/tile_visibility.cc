@@ -27,7 +27,7 @@ bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>& b) {
 
 }  // namespace
 
-void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
+void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys) {
   const auto count = [](std::span<const Span> spans) {
     int64_t sum = 0;
     for (const Span& span : spans) sum += span.length;
@@ -40,7 +40,7 @@ void checkSpans(const Tile& tile, int64_t rows, int64_t keys) {
 TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> sampleSlices) : q_(tile.q) {
   int64_t offset = 0;
   for (const Span& span : tile.q) {
-    qOffset_.push_back(offset);
+    qSpanOffsets_.push_back(offset);
     offset += span.length;
   }
   offset = 0;
@@ -64,11 +64,12 @@ TileVisibility::TileVisibility(const Tile& tile, std::span<const Slice> sampleSl
 
 template <class Fn>
 void TileVisibility::forEachRun(Range rows, Fn fn) const {
-  auto nextSpan = std::upper_bound(qOffset_.begin(), qOffset_.end(), rows.begin);
-  size_t i = nextSpan == qOffset_.begin() ? 0 : static_cast<size_t>(nextSpan - qOffset_.begin()) - 1;
-  for (; i < q_.size() && qOffset_[i] < rows.end; ++i) {
-    const int64_t first = std::max(rows.begin, qOffset_[i]), end = std::min(rows.end, qOffset_[i] + q_[i].length);
-    if (first < end) fn(RowRun{first, end, q_[i].start + (first - qOffset_[i]) * q_[i].step, q_[i].step});
+  auto nextSpan = std::upper_bound(qSpanOffsets_.begin(), qSpanOffsets_.end(), rows.begin);
+  size_t i = nextSpan == qSpanOffsets_.begin() ? 0 : static_cast<size_t>(nextSpan - qSpanOffsets_.begin()) - 1;
+  for (; i < q_.size() && qSpanOffsets_[i] < rows.end; ++i) {
+    const int64_t first = std::max(rows.begin, qSpanOffsets_[i]),
+                  end = std::min(rows.end, qSpanOffsets_[i] + q_[i].length);
+    if (first < end) fn(RowRun{first, end, q_[i].start + (first - qSpanOffsets_[i]) * q_[i].step, q_[i].step});
   }
 }
 
@@ -92,14 +93,15 @@ void TileVisibility::forEachKeySpan(int64_t begin, int64_t end, Fn fn) const {
 }
 
 void TileVisibility::addSegments(const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const {
-  const auto oldCount = static_cast<int64_t>(segments.size());
+  const auto oldSegmentCount = static_cast<int64_t>(segments.size());
   std::vector<size_t> sliceIndices;
   forEachRun({rows.first, rows.first + rows.count},
              [&](const RowRun& run) { forEachSlice(run, [&](size_t slice) { sliceIndices.push_back(slice); }); });
   std::sort(sliceIndices.begin(), sliceIndices.end());
   sliceIndices.erase(std::unique(sliceIndices.begin(), sliceIndices.end()), sliceIndices.end());
   for (size_t slice : sliceIndices) addSegments(slices_[slice].slice, rows, arena, segments);
-  std::stable_sort(segments.begin() + oldCount, segments.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+  std::stable_sort(segments.begin() + oldSegmentCount, segments.end(),
+                   [](auto& a, auto& b) { return a.begin < b.begin; });
 }
 
 void TileVisibility::addSegments(const Slice& slice, const PanelRows& rows, Arena& arena,
@@ -189,15 +191,15 @@ BatchVisibility::BatchVisibility(const Tile& tile, int64_t batch) {
 PanelSegments::PanelSegments(const TileVisibility& visibility, int64_t rows, int32_t width, Arena& arena)
     : rows_(rows), width_(width) {
   for (int64_t panel = 0; panel * width < rows; ++panel) {
-    offset_.push_back(segments_.size());
+    panelOffsets_.push_back(segments_.size());
     visibility.addSegments(this->rows(panel), arena, segments_);
   }
-  offset_.push_back(segments_.size());
+  panelOffsets_.push_back(segments_.size());
 }
 
 std::span<const Segment> PanelSegments::segments(int64_t panel) const {
   if (panel * width_ >= rows_) return {};
-  const size_t first = offset_[static_cast<size_t>(panel)], end = offset_[static_cast<size_t>(panel) + 1];
+  const size_t first = panelOffsets_[static_cast<size_t>(panel)], end = panelOffsets_[static_cast<size_t>(panel) + 1];
   return {segments_.data() + first, end - first};
 }
 

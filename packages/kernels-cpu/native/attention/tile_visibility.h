@@ -35,7 +35,7 @@ struct PanelRows {
 
 /// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys: what they
 /// state is an index into them.
-void checkSpans(const Tile& tile, int64_t rows, int64_t keys);
+void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys);
 
 /// Where a tile puts its rows and keys and which of them meet.
 class TileVisibility {
@@ -73,7 +73,7 @@ class TileVisibility {
   void addSegments(const Slice& slice, const PanelRows& rows, Arena& arena, std::vector<Segment>& segments) const;
 
   std::span<const Span> q_;
-  std::vector<int64_t> qOffset_;     // local index of the first row of each span
+  std::vector<int64_t> qSpanOffsets_;  // local index of the first row of each span
   std::vector<KeySpan> k_;           // by start
   std::vector<SortedSlice> slices_;  // by q0
 };
@@ -111,7 +111,7 @@ class PanelSegments {
   int64_t rows_;
   int32_t width_;
   std::vector<Segment> segments_;
-  std::vector<size_t> offset_;  // of the first segment of each panel, and the end
+  std::vector<size_t> panelOffsets_;  // of the first segment of each panel, and the end
 };
 
 }  // namespace mosaic

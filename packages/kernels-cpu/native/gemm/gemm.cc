@@ -209,16 +209,16 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
     Arena& arena = pool.arena(worker);
     workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<float>(gemm.sumFloats())});
   }
-  const bool isSmall = p.m * p.n * p.k < kMinParallelProducts;
-  if (threads == 1 || (isSmall && batch.count == 1) || batch.count < threads) {
+  const bool isSmallProduct = p.m * p.n * p.k < kMinParallelProducts;
+  if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {
     void* packed = pool.arena(0).allocate<char>(gemm.packedBytes());
     float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());
     const int64_t rowsPerTask = roundUp(ceilDiv(p.m, 4 * threads), micro.gemm.tileRows);
-    const int64_t rows = std::min(kBlockRows, threads == 1 || isSmall ? p.m : rowsPerTask);
+    const int64_t rows = std::min(kBlockRows, threads == 1 || isSmallProduct ? p.m : rowsPerTask);
     for (int64_t index = 0; index < batch.count; index++) {
       GemmEpilogue epilogue;
       const Product product = productAt(batch, index, epilogue);
-      if (threads == 1 || isSmall) {
+      if (threads == 1 || isSmallProduct) {
         gemm.run(product, packed, wideOut, rows, workers.data(), [](int64_t tasks, const auto& fn) {
           for (int64_t task = 0; task < tasks; task++) fn(task, 0);
         });

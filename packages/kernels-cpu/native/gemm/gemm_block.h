@@ -32,11 +32,11 @@ struct BlockProduct {
       const float* from = values + j;
       if (row.add || row.epilogue) {
         __builtin_memcpy(sums, from, static_cast<size_t>(n) * sizeof *sums);
-        if (row.add) addStored(sums, out, j, n);
+        if (row.add) addOldValues(sums, out, j, n);
         if (row.epilogue) {
           const int64_t bytes = j * out.columnStride * dtypeBytes(out.dtype);
           applyEpilogueToRow(sums, out, n, epilogueAt(*row.epilogue, 0, j, bytes));
-          if (row.epilogue->isActivated) applyUnary<V>(row.epilogue->activation, sums, sums, n);
+          if (row.epilogue->hasActivation) applyUnary<V>(row.epilogue->activation, sums, sums, n);
         }
         from = sums;
       }
@@ -53,7 +53,7 @@ struct BlockProduct {
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
     const GemmEpilogue* e = block.epilogue;
-    if (e && (e->isActivated || e->rowBias || e->preActivation)) {
+    if (e && (e->hasActivation || e->rowBias || e->preActivation)) {
       storeWithEpilogue(block, c, i, j, presentRows);
     } else if (block.out.dtype == DType::Float32 && block.sum == nullptr && j + width <= block.columns) {
       storeFullTile(block, c, i, j, presentRows);
@@ -116,11 +116,11 @@ struct BlockProduct {
       }
       Matrix rowOut = out;
       rowOut.data = at(out, row, part.column);
-      if (block.add) addStored(values, rowOut, 0, part.columns);
+      if (block.add) addOldValues(values, rowOut, 0, part.columns);
       applyEpilogueToRow(values, rowOut, part.columns,
                          epilogueAt(*block.epilogue, row, part.column, rowOut.data - out.data));
     }
-    if (block.epilogue->isActivated) applyUnary<V>(block.epilogue->activation, sums, sums, part.rows * width);
+    if (block.epilogue->hasActivation) applyUnary<V>(block.epilogue->activation, sums, sums, part.rows * width);
     for (int64_t r = 0; r < part.rows; r++) {
       char* to = at(out, part.row + r, part.column);
       flush<V>(out.dtype, to, out.columnStride, part.columns, sums + r * width);
@@ -128,7 +128,7 @@ struct BlockProduct {
   }
 
   /// values += columns [j, j + n) of a row.
-  MOSAIC_INLINE void addStored(float* values, const Matrix& row, int64_t j, int64_t n) {
+  MOSAIC_INLINE void addOldValues(float* values, const Matrix& row, int64_t j, int64_t n) {
     float buffer[kChunkElements];
     const float* oldValues = fetch<V>(row.dtype, at(row, 0, j), row.columnStride, n, buffer);
     for (int64_t c = 0; c < n; c++) values[c] += oldValues[c];

@@ -31,14 +31,14 @@ struct MatrixPart {
 struct GemmEpilogue {
   const float* columnBias;  // [columns], or null
   const float* rowBias;     // [rows], or null
-  bool isActivated;
+  bool hasActivation;
   UnaryOp activation;
   char* preActivation;  // what the activation is applied to goes there, in the dtype and strides of out; or null
 };
 
 /// From a later row and column of out on, `bytes` behind the first.
 static inline GemmEpilogue epilogueAt(const GemmEpilogue& e, int64_t row, int64_t column, int64_t bytes) {
-  return {e.columnBias ? e.columnBias + column : nullptr, e.rowBias ? e.rowBias + row : nullptr, e.isActivated,
+  return {e.columnBias ? e.columnBias + column : nullptr, e.rowBias ? e.rowBias + row : nullptr, e.hasActivation,
           e.activation, e.preActivation ? e.preActivation + bytes : nullptr};
 }
 

@@ -158,8 +158,8 @@ struct GemmPack<V, Bf16Operands> {
 
   /// n of `total` elements, where they lie or followed by zeros in `copy`; null if they are not present.
   template <int total = depthMultiple>
-  MOSAIC_INLINE const uint16_t* readLine(const char* data, bool isPresent, int64_t n, uint16_t (&copy)[total]) {
-    if (!isPresent) return nullptr;
+  MOSAIC_INLINE const uint16_t* readLine(const char* data, bool isLinePresent, int64_t n, uint16_t (&copy)[total]) {
+    if (!isLinePresent) return nullptr;
     if (n == total) return reinterpret_cast<const uint16_t*>(data);
     for (int64_t i = 0; i < total; i++) copy[i] = 0;
     __builtin_memcpy(copy, data, static_cast<size_t>(n) * sizeof *copy);

@@ -33,7 +33,7 @@ struct ProductBatch {
 /// With more, packing b is worth its while.
 constexpr int64_t kMaxFewRows = 16;
 
-MOSAIC_INLINE void swapTransposed(Matrix& a, Matrix& b) {
+MOSAIC_INLINE void swapAndTranspose(Matrix& a, Matrix& b) {
   const Matrix oldA = a;
   a = {b.data, b.dtype, b.columnStride, b.rowStride};
   b = {oldA.data, oldA.dtype, oldA.columnStride, oldA.rowStride};
@@ -69,7 +69,7 @@ MOSAIC_INLINE void foldRows(ProductBatch& batch) {
 /// outᵀ ← bᵀ · aᵀ
 MOSAIC_INLINE void transposeBatch(ProductBatch& batch) {
   Product& p = batch.product;
-  swapTransposed(p.a, p.b);
+  swapAndTranspose(p.a, p.b);
   p.out = {p.out.data, p.out.dtype, p.out.columnStride, p.out.rowStride};
   const int64_t m = p.m;
   p.m = p.n;

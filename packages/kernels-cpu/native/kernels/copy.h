@@ -54,7 +54,7 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& po
   const int inner = loop.rank - 1;
   const int64_t tileRows = ceilDiv(loop.shape[denseAxis], kTransposeTile),
                 tileColumns = ceilDiv(loop.shape[inner], kTransposeTile);
-  const int64_t planes = loop.size / (loop.shape[denseAxis] * loop.shape[inner]);
+  const int64_t planeCount = loop.size / (loop.shape[denseAxis] * loop.shape[inner]);
   auto copyStrip = [&](int64_t task, int) {
     int64_t plane = task / tileRows;
     const int64_t j = task % tileRows * kTransposeTile;
@@ -79,9 +79,9 @@ MOSAIC_NOINLINE void copyTransposed(const Loop<2>& loop, int denseAxis, Pool& po
     }
   };
   if (loop.size <= kParallelElements) {
-    for (int64_t task = 0; task < planes * tileRows; task++) copyStrip(task, 0);
+    for (int64_t task = 0; task < planeCount * tileRows; task++) copyStrip(task, 0);
   } else {
-    pool.parallelFor(planes * tileRows, copyStrip);
+    pool.parallelFor(planeCount * tileRows, copyStrip);
   }
 }
 

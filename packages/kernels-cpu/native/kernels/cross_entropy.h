@@ -37,7 +37,7 @@ template <class T>
 void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   const auto& [rows, x, target, spec] = args;
   const Row rowX = rowOf(x);
-  checkIndex<T>("crossEntropy", target, {rowX.length, spec.ignored});
+  throwIfIndexInvalid<T>("crossEntropy", target, {rowX.length, spec.ignored});
   const View outerView = dropLastAxis(x);
   const Loop<5> loop = makeLoop<5>({&rows.loss, &rows.lse, &rows.counted, &target, &outerView});
   if (loop.size == 0) return;
@@ -62,7 +62,7 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
   const auto& [dx, saved, dLoss, spec] = args;
   const Row rowX = rowOf(saved.x), rowDx = rowOf(dx);
   const int64_t n = rowX.length;
-  checkIndex<T>("crossEntropyBackward", saved.target, {n, spec.ignored});
+  throwIfIndexInvalid<T>("crossEntropyBackward", saved.target, {n, spec.ignored});
   const View outerViews[2] = {dropLastAxis(dx), dropLastAxis(saved.x)};
   const Loop<5> loop = makeLoop<5>({&outerViews[0], &outerViews[1], &saved.target, &saved.lse, &dLoss});
   if (loop.size == 0) return;

@@ -21,7 +21,7 @@ struct ValidIndices {
 
 /// Fails the kernel's work at the first element of `index` that is not a valid index.
 template <class T>
-MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const ValidIndices& valid) {
+MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, const ValidIndices& valid) {
   const auto& [count, ignored] = valid;
   const Loop<1> loop = makeLoop<1>({&index});
   if (loop.size == 0) return;
@@ -32,8 +32,8 @@ MOSAIC_NOINLINE void checkIndex(const char* kernel, const View& index, const Val
     const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][inner], chunk.length, buffer);
     for (int64_t i = 0; i < chunk.length; i++) {
       const float value = values[i];
-      const bool isIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
-      if (!isIndex && value != ignored) throwIndexError(kernel, value, count);
+      const bool isValidIndex = value >= 0 && value < end && value == static_cast<float>(static_cast<int64_t>(value));
+      if (!isValidIndex && value != ignored) throwIndexError(kernel, value, count);
     }
   });
 }
@@ -43,7 +43,7 @@ constexpr float kIgnoreNone = __builtin_nanf("");
 template <class T>
 void gatherRows(const GatherRowsArguments& args, Pool& pool) {
   const auto& [out, table, index] = args;
-  checkIndex<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
+  throwIfIndexInvalid<T>("gatherRows", index, {table.shape[0], kIgnoreNone});
   const View outerView = dropLastAxis(out);
   const Loop<2> loop = makeLoop<2>({&outerView, &index});
   const Row rowOut = rowOf(out), rowTable = rowOf(table);
@@ -59,7 +59,7 @@ void gatherRows(const GatherRowsArguments& args, Pool& pool) {
 template <class T>
 void scatterAddRows(const ScatterAddRowsArguments& args, Pool& pool) {
   const auto& [into, x, index] = args;
-  checkIndex<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
+  throwIfIndexInvalid<T>("scatterAddRows", index, {into.shape[0], kIgnoreNone});
   using V = typename T::Vec;
   const View outerView = dropLastAxis(x);
   const Loop<2> loop = makeLoop<2>({&outerView, &index});

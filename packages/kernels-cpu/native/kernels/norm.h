@@ -99,10 +99,10 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
       for (int i = 0; i < 5; i++) {
         cursor.data[i] += row % width * outerLoop.stride[i][outerLoop.rank - 1] * dtypeBytes(outerLoop.dtype[i]);
       }
-      float scalars[2];
+      float statBuffer[2];
       const RowStatistics statistics{
-          isCentered ? *fetch<T>(outerLoop.dtype[4], cursor.data[4], 1, 1, &scalars[0]) : 0.0f,
-          *fetch<T>(outerLoop.dtype[3], cursor.data[3], 1, 1, &scalars[1])};
+          isCentered ? *fetch<T>(outerLoop.dtype[4], cursor.data[4], 1, 1, &statBuffer[0]) : 0.0f,
+          *fetch<T>(outerLoop.dtype[3], cursor.data[3], 1, 1, &statBuffer[1])};
       normBackwardRow<T>(buffers[0], fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
                          fetchRow<T>(rows[2], cursor.data[2], buffers[2]), statistics, isCentered, scale, partial, n);
       flushRow<T>(rows[0], cursor.data[0], buffers[0]);

@@ -63,10 +63,10 @@ MOSAIC_NOINLINE void draw(uint64_t first, int64_t n, const RandomSpec& spec, flo
   float values[batch];
   uint64_t blockStart = first - first % batch;
   for (int64_t drawnCount = 0; drawnCount < n; blockStart += batch) {
-    const int64_t skip = drawnCount == 0 ? static_cast<int64_t>(first - blockStart) : 0;
+    const int64_t skippedCount = drawnCount == 0 ? static_cast<int64_t>(first - blockStart) : 0;
     drawBlocks<T>(blockStart / 4, spec, values);
-    const int64_t count = minOf(batch - skip, n - drawnCount);
-    __builtin_memcpy(out + drawnCount, values + skip, static_cast<size_t>(count) * sizeof(float));
+    const int64_t count = minOf(batch - skippedCount, n - drawnCount);
+    __builtin_memcpy(out + drawnCount, values + skippedCount, static_cast<size_t>(count) * sizeof(float));
     drawnCount += count;
   }
 }

@@ -15,7 +15,7 @@ namespace mosaic {
 /// 12 independent chains of multiply-adds hide the latency on every supported x86 and fit 16 registers; Arm has four
 /// pipes, and 32 registers. A Scalar vector takes four of SSE2's.
 template <class V, class E>
-MOSAIC_NOINLINE double peakRounds(int64_t rounds) {
+MOSAIC_NOINLINE double runPeakRounds(int64_t rounds) {
   constexpr int chains = V::isa == Isa::Scalar ? 3 : V::lanes == 4 ? 24 : 12;
   typename V::Vec x[chains];
 #pragma GCC unroll 32
@@ -118,8 +118,13 @@ constexpr auto foldQuery() -> decltype(MicroKernels::foldQuery) {
 template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
   constexpr DType products = E::valuesPerElement == 2 ? DType::BFloat16 : DType::Float32;
-  return {products, makeAttentionKernels<V, E, E::template Shape<V>::vectors>(), makeAttentionKernels<V, E, 1>(),
-          foldQuery<V, E>(), makeGemmKernels<V, E>(), peakRounds<V, E>, readAll<V>};
+  return {products,
+          makeAttentionKernels<V, E, E::template Shape<V>::vectors>(),
+          makeAttentionKernels<V, E, 1>(),
+          foldQuery<V, E>(),
+          makeGemmKernels<V, E>(),
+          runPeakRounds<V, E>,
+          readAll<V>};
 }
 
 }  // namespace mosaic

@@ -20,7 +20,7 @@ Arena::~Arena() {
 }
 
 void Arena::reset() {
-  currentBlock_ = 0;
+  currentBlockIndex_ = 0;
   usedBytes_ = 0;
 }
 
@@ -32,17 +32,17 @@ size_t Arena::capacity() const {
 
 void* Arena::allocateBytes(size_t size) {
   size = (size + kAlignment - 1) / kAlignment * kAlignment;
-  while (currentBlock_ < blocks_.size() && usedBytes_ + size > blocks_[currentBlock_].size) {
-    ++currentBlock_;
+  while (currentBlockIndex_ < blocks_.size() && usedBytes_ + size > blocks_[currentBlockIndex_].size) {
+    ++currentBlockIndex_;
     usedBytes_ = 0;
   }
-  if (currentBlock_ == blocks_.size()) {
+  if (currentBlockIndex_ == blocks_.size()) {
     const size_t blockSize = std::max({size, kMinBlockBytes, capacity()});  // doubling: few blocks, little waste
     blocks_.reserve(blocks_.size() + 1);
     blocks_.push_back({static_cast<std::byte*>(::operator new(blockSize, std::align_val_t{kAlignment})), blockSize});
     if (reservedBytes_) reservedBytes_->fetch_add(blockSize);
   }
-  void* memory = blocks_[currentBlock_].data + usedBytes_;
+  void* memory = blocks_[currentBlockIndex_].data + usedBytes_;
   usedBytes_ += size;
   return memory;
 }

@@ -46,7 +46,7 @@ class Arena {
 
   std::atomic<size_t>* reservedBytes_;
   std::vector<Block> blocks_;
-  size_t currentBlock_ = 0;  // index into blocks_
+  size_t currentBlockIndex_ = 0;  // index into blocks_
   size_t usedBytes_ = 0;     // of the current block
 };
 

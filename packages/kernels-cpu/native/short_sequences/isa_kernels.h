@@ -10,24 +10,24 @@ namespace {
 
 /// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): as many of R as fit, then halves of it.
 template <int R, class Body>
-MOSAIC_INLINE void forEachShortTile(int32_t from, int32_t to, const Body& body) {
+MOSAIC_INLINE void forEachShortSequenceTile(int32_t from, int32_t to, const Body &body) {
   for (; from + R <= to; from += R) body.template operator()<R>(from);
   if constexpr (R > 1) {
-    if (from < to) forEachShortTile<R / 2>(from, to, body);
+    if (from < to) forEachShortSequenceTile<R / 2>(from, to, body);
   }
 }
 
 /// The rows of one head of `lanes` sequences, in memory.
 template <class V>
-struct ShortRows {
+struct ShortSequenceRows {
   char* data[V::lanes];
   DType dtype;
   int64_t rowStride;  // bytes
 
   /// Query head `own` of each group, or the key head itself (group 1, own 0). Lanes past the last repeat it.
-  MOSAIC_INLINE ShortRows of(const TensorView& x, const ShortShape& shape, const ShortRange& range, int32_t group,
-                             int32_t own) {
-    ShortRows rows;
+  MOSAIC_INLINE ShortSequenceRows of(const TensorView &x, const ShortSequenceShape &shape,
+                                     const ShortSequenceRange &range, int32_t group, int32_t own) {
+    ShortSequenceRows rows;
     rows.dtype = x.dtype;
     const int64_t size = x.dtype == DType::Float32 ? 4 : 2;
     rows.rowStride = x.stride[2] * size;
@@ -38,22 +38,22 @@ struct ShortRows {
     }
     return rows;
   }
-  MOSAIC_INLINE float& at(const ShortRows& rows, int32_t lane, int32_t row) {
+  MOSAIC_INLINE float &at(const ShortSequenceRows &rows, int32_t lane, int32_t row) {
     return *reinterpret_cast<float*>(rows.data[lane] + row * rows.rowStride);
   }
 };
 
 template <class V>
-struct ShortAttention {
+struct ShortSequenceAttention {
   using Vec = typename V::Vec;
-  using Rows = ShortRows<V>;
+  using Rows = ShortSequenceRows<V>;
   static constexpr int L = V::lanes;
 
   static constexpr float kLog2e = 1.44269504088896341f;
 
   /// to[lane][column] ← one row of `depth` elements times factor, zero up to `stride`.
   template <class Load>
-  MOSAIC_INLINE void unpackRow(const ShortShape& shape, Vec factor, float* to, Load load) {
+  MOSAIC_INLINE void unpackRow(const ShortSequenceShape &shape, Vec factor, float *to, Load load) {
     for (int32_t c = 0; c < shape.stride; c += L) V::store(to + c, V::mul(load(c), factor));
   }
 
@@ -64,8 +64,8 @@ struct ShortAttention {
   }
 
   /// to[row][d][lane] ← rows, times factor. `buffer` has room for all of them.
-  MOSAIC_NOINLINE void load(const ShortShape& shape, const Rows& rows, int32_t count, float factor, float* buffer,
-                            float* to) {
+  MOSAIC_NOINLINE void load(const ShortSequenceShape &shape, const Rows &rows, int32_t count, float factor,
+                            float *buffer, float *to) {
     const Vec scale = V::set1(factor);
     for (int32_t lane = 0; lane < L; ++lane) {
       for (int32_t r = 0; r < count; ++r) {
@@ -92,7 +92,7 @@ struct ShortAttention {
   }
 
   /// buffer[row][lane][d] ← from[row][d][lane]
-  MOSAIC_INLINE void transposeToRows(const ShortShape& shape, int32_t count, const float* from, float* buffer) {
+  MOSAIC_INLINE void transposeToRows(const ShortSequenceShape &shape, int32_t count, const float *from, float *buffer) {
     for (int32_t r = 0; r < count; ++r) {
       for (int32_t c = 0; c < shape.stride; c += L) {
         V::transpose(from + (r * shape.stride + c) * L, L, buffer + r * L * shape.stride + c, shape.stride);
@@ -101,7 +101,7 @@ struct ShortAttention {
   }
 
   /// to ← x, or to + x.
-  MOSAIC_INLINE void writeRow(float* to, const float* x, int32_t depth, bool add) {
+  MOSAIC_INLINE void storeOrAddRow(float *to, const float *x, int32_t depth, bool add) {
     int32_t c = 0;
     for (; c + L <= depth; c += L) {
       const Vec y = V::load(x + c);
@@ -114,12 +114,12 @@ struct ShortAttention {
   }
 
   /// rows += from, of the lanes that there are.
-  MOSAIC_NOINLINE void addRows(const ShortShape& shape, const Rows& rows, const ShortRange& range, int32_t count,
-                               const float* from, float* buffer) {
+  MOSAIC_NOINLINE void addRows(const ShortSequenceShape &shape, const Rows &rows, const ShortSequenceRange &range,
+                               int32_t count, const float *from, float *buffer) {
     transposeToRows(shape, count, from, buffer);
     for (int32_t lane = 0; lane < range.count; ++lane) {
       for (int32_t r = 0; r < count; ++r) {
-        writeRow(&Rows::at(rows, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, true);
+        storeOrAddRow(&Rows::at(rows, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, true);
       }
     }
   }
@@ -131,13 +131,13 @@ struct ShortAttention {
     }
   }
 
-  MOSAIC_INLINE int32_t roundedDepth(const ShortShape& shape) { return (shape.depth + 3) / 4 * 4; }
+  MOSAIC_INLINE int32_t roundedDepth(const ShortSequenceShape &shape) { return (shape.depth + 3) / 4 * 4; }
 
   /// products[i][j] ← Σ_d a[i][d] · b[j][d]. Of pairs that do not see each other, too: those are not looked at.
-  MOSAIC_NOINLINE void dots(const ShortShape& shape, const float* a, const float* b, float* products) {
+  MOSAIC_NOINLINE void dots(const ShortSequenceShape &shape, const float *a, const float *b, float *products) {
     const int64_t row = int64_t{shape.stride} * L;
-    forEachShortTile<2>(0, shape.rows, [&]<int R>(int32_t i) {
-      forEachShortTile<4>(0, shape.keys, [&]<int C>(int32_t j) {
+    forEachShortSequenceTile<2>(0, shape.rows, [&]<int R>(int32_t i) {
+      forEachShortSequenceTile<4>(0, shape.keys, [&]<int C>(int32_t j) {
         Vec sum[R][C];
 #pragma GCC unroll 2
         for (int r = 0; r < R; ++r) {
@@ -170,12 +170,16 @@ struct ShortAttention {
     int32_t results, terms;
     int32_t resultStep, termStep;  // of [rows][keys]
   };
-  MOSAIC_INLINE SumLayout termsOverKeys(const ShortShape& shape) { return {shape.rows, shape.keys, shape.keys, 1}; }
-  MOSAIC_INLINE SumLayout termsOverRows(const ShortShape& shape) { return {shape.keys, shape.rows, 1, shape.keys}; }
+  MOSAIC_INLINE SumLayout sumLayoutOverKeys(const ShortSequenceShape &shape) {
+    return {shape.rows, shape.keys, shape.keys, 1};
+  }
+  MOSAIC_INLINE SumLayout sumLayoutOverRows(const ShortSequenceShape &shape) {
+    return {shape.keys, shape.rows, 1, shape.keys};
+  }
 
   /// out[i][d] += Σ_t weights[i][t] · x[t][d] over the terms that i sees.
-  MOSAIC_NOINLINE void addWeightedRows(const ShortShape& shape, const SumLayout& terms, const float* weights,
-                                       const float* x, float* out) {
+  MOSAIC_NOINLINE void addWeightedRows(const ShortSequenceShape &shape, const SumLayout &terms, const float *weights,
+                                       const float *x, float *out) {
     const int64_t row = int64_t{shape.stride} * L;
     const int32_t depth = roundedDepth(shape);
     const auto tile = [&]<int R>(int32_t i) {
@@ -207,16 +211,16 @@ struct ShortAttention {
       }
     };
     if (shape.visible) {
-      forEachShortTile<1>(0, terms.results, tile);
+      forEachShortSequenceTile<1>(0, terms.results, tile);
     } else {
-      forEachShortTile<2>(0, terms.results, tile);
+      forEachShortSequenceTile<2>(0, terms.results, tile);
     }
   }
 
-  MOSAIC_INLINE bool isVisible(const ShortShape& shape, int32_t row, int32_t key) {
+  MOSAIC_INLINE bool isVisible(const ShortSequenceShape &shape, int32_t row, int32_t key) {
     return !shape.visible || shape.visible[row * shape.keys + key];
   }
-  MOSAIC_INLINE bool hasVisibleKeys(const ShortShape& shape, int32_t row) {
+  MOSAIC_INLINE bool hasVisibleKeys(const ShortSequenceShape &shape, int32_t row) {
     for (int32_t j = 0; j < shape.keys; ++j) {
       if (isVisible(shape, row, j)) return true;
     }
@@ -225,7 +229,7 @@ struct ShortAttention {
 
   /// Scores of a row become e^(s − m); returns their sum, with the weight of the state so far.
   /// Differences are taken before anything is multiplied by log2 e, so that large scores lose nothing.
-  MOSAIC_INLINE Vec softmaxRow(const ShortShape& shape, int32_t i, float* scores, float* lse, Vec& weight) {
+  MOSAIC_INLINE Vec softmaxRow(const ShortSequenceShape &shape, int32_t i, float *scores, float *lse, Vec &weight) {
     float* row = scores + i * shape.keys * L;
     const Vec negInf = V::set1(-__builtin_inff()), state = V::load(lse + i * L), log2e = V::set1(kLog2e);
     Vec m = state;
@@ -246,13 +250,13 @@ struct ShortAttention {
   }
 
   // [buffer][q][out][k][v][scores][lse][sum]
-  static int64_t forwardScratch(const ShortShape& s) {
+  static int64_t forwardScratchFloats(const ShortSequenceShape &s) {
     const int64_t row = int64_t{s.stride} * L, maxRows = s.rows > s.keys ? s.rows : s.keys;
     return (maxRows + 2 * s.rows + 2 * s.keys) * row + int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
   }
 
-  MOSAIC_NOINLINE void forward(const AttendArguments& args, const ShortShape& shape, const ShortRange& range,
-                               float* scratch) {
+  MOSAIC_NOINLINE void forward(const AttendArguments &args, const ShortSequenceShape &shape,
+                               const ShortSequenceRange &range, float *scratch) {
     const int64_t row = int64_t{shape.stride} * L, maxRows = shape.rows > shape.keys ? shape.rows : shape.keys;
     float *buffer = scratch, *q = buffer + maxRows * row, *out = q + shape.rows * row, *k = out + shape.rows * row;
     float *v = k + shape.keys * row, *scores = v + shape.keys * row;
@@ -274,7 +278,7 @@ struct ShortAttention {
           V::store(element, V::mul(V::load(element), oldWeight));
         }
       }
-      addWeightedRows(shape, termsOverKeys(shape), scores, v, out);
+      addWeightedRows(shape, sumLayoutOverKeys(shape), scores, v, out);
       for (int32_t i = 0; i < shape.rows; ++i) {
         const Vec inverse = V::div(V::set1(1), V::load(sums + i * L));
         for (int32_t d = 0; d < roundedDepth(shape); ++d) {
@@ -287,7 +291,8 @@ struct ShortAttention {
   }
 
   /// The state so far; of a row that has seen nothing, `out` is not read.
-  MOSAIC_INLINE void loadState(const ShortShape& shape, const Rows& rows, const float* lse, float* buffer, float* out) {
+  MOSAIC_INLINE void loadState(const ShortSequenceShape &shape, const Rows &rows, const float *lse, float *buffer,
+                               float *out) {
     const Vec negInf = V::set1(-__builtin_inff());
     bool hasState = false;
     for (int32_t i = 0; i < shape.rows * L; ++i) hasState |= !(lse[i] == -__builtin_inff());
@@ -312,20 +317,20 @@ struct ShortAttention {
     const float *out, *lse, *sums;
   };
   /// A row whose sum is 0 saw nothing, or nothing but −∞: it stays.
-  MOSAIC_INLINE void storeState(const ShortShape& shape, const ShortRange& range, const StateRows& rows,
-                                const StateLanes& lanes, float* buffer) {
+  MOSAIC_INLINE void storeState(const ShortSequenceShape &shape, const ShortSequenceRange &range, const StateRows &rows,
+                                const StateLanes &lanes, float *buffer) {
     transposeToRows(shape, shape.rows, lanes.out, buffer);
     for (int32_t lane = 0; lane < range.count; ++lane) {
       for (int32_t r = 0; r < shape.rows; ++r) {
         if (lanes.sums[r * L + lane] == 0) continue;
-        writeRow(&Rows::at(rows.out, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, false);
+        storeOrAddRow(&Rows::at(rows.out, lane, r), buffer + (r * L + lane) * shape.stride, shape.depth, false);
         Rows::at(rows.lse, lane, r) = lanes.lse[r * L + lane];
       }
     }
   }
 
   // [buffer][q][dOut][dq][k][v][dk][dv][p][ds][lse][delta]
-  static int64_t backwardScratch(const ShortShape& s) {
+  static int64_t backwardScratchFloats(const ShortSequenceShape &s) {
     const int64_t row = int64_t{s.stride} * L, maxRows = s.rows > s.keys ? s.rows : s.keys;
     return (maxRows + 3 * s.rows + 4 * s.keys) * row + 2 * int64_t{s.rows} * s.keys * L + 2 * int64_t{s.rows} * L;
   }
@@ -334,8 +339,8 @@ struct ShortAttention {
     for (int64_t i = 0; i < count; i += L) V::store(x + i, V::zero());
   }
 
-  MOSAIC_NOINLINE void backward(const AttendBackwardArguments& args, const ShortShape& shape, const ShortRange& range,
-                                float* scratch) {
+  MOSAIC_NOINLINE void backward(const AttendBackwardArguments &args, const ShortSequenceShape &shape,
+                                const ShortSequenceRange &range, float *scratch) {
     const int64_t row = int64_t{shape.stride} * L, maxRows = shape.rows > shape.keys ? shape.rows : shape.keys;
     const int64_t queries = shape.rows * row, keys = shape.keys * row, pairs = int64_t{shape.rows} * shape.keys * L;
     float *buffer = scratch, *q = buffer + maxRows * row, *dOut = q + queries, *dq = dOut + queries, *k = dq + queries;
@@ -353,9 +358,9 @@ struct ShortAttention {
       dots(shape, dOut, v, ds);
       for (int32_t i = 0; i < shape.rows; ++i) gradientRow(shape, i, {p, ds}, {lse, delta});
       clear(dq, queries);
-      addWeightedRows(shape, termsOverKeys(shape), ds, k, dq);
-      addWeightedRows(shape, termsOverRows(shape), ds, q, dk);
-      addWeightedRows(shape, termsOverRows(shape), p, dOut, dv);
+      addWeightedRows(shape, sumLayoutOverKeys(shape), ds, k, dq);
+      addWeightedRows(shape, sumLayoutOverRows(shape), ds, q, dk);
+      addWeightedRows(shape, sumLayoutOverRows(shape), p, dOut, dv);
       const Vec scale = V::set1(args.tile.scale);
       for (int64_t i = 0; i < queries; i += L) V::store(dq + i, V::mul(V::load(dq + i), scale));
       addRows(shape, Rows::of(args.grads.dq, shape, range, shape.group, g), range, shape.rows, dq, buffer);
@@ -371,13 +376,14 @@ struct ShortAttention {
     const float *lse, *delta;
   };
   /// p: scores become e^(s − lse), 0 for a row that sees nothing; ds: dOut · v becomes p (dOut · v − delta).
-  MOSAIC_INLINE void gradientRow(const ShortShape& shape, int32_t i, const PairLanes& pairs, const RowLanes& rows) {
+  MOSAIC_INLINE void gradientRow(const ShortSequenceShape &shape, int32_t i, const PairLanes &pairs,
+                                 const RowLanes &rows) {
     const Vec lse = V::load(rows.lse + i * L), delta = V::load(rows.delta + i * L);
-    const Vec finiteLse = V::select(V::lessThan(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
+    const Vec lseOrInf = V::select(V::lessThan(lse, V::set1(-__FLT_MAX__)), V::set1(__builtin_inff()), lse);
     for (int32_t j = 0; j < shape.keys; ++j) {
       if (!isVisible(shape, i, j)) continue;
       const int32_t pair = (i * shape.keys + j) * L;
-      const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), finiteLse), V::set1(kLog2e)));
+      const Vec p = V::exp2(V::mul(V::sub(V::load(pairs.p + pair), lseOrInf), V::set1(kLog2e)));
       V::store(pairs.p + pair, p);
       V::store(pairs.ds + pair, V::mul(p, V::sub(V::load(pairs.ds + pair), delta)));
     }
@@ -385,9 +391,9 @@ struct ShortAttention {
 };
 
 template <class V>
-constexpr ShortKernels makeShortKernels() {
-  using Of = ShortAttention<V>;
-  return {V::lanes, Of::forwardScratch, Of::backwardScratch, Of::forward, Of::backward};
+constexpr ShortSequenceKernels makeShortSequenceKernels() {
+  using Of = ShortSequenceAttention<V>;
+  return {V::lanes, Of::forwardScratchFloats, Of::backwardScratchFloats, Of::forward, Of::backward};
 }
 
 }  // namespace

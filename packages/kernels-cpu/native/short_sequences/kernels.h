@@ -9,7 +9,7 @@
 namespace mosaic {
 
 /// Sizes of all sequences of a call. A tensor of `lanes` sequences is held as [row][stride][lane], zero from `depth`.
-struct ShortShape {
+struct ShortSequenceShape {
   int32_t rows, keys, depth;
   int32_t stride;          // depth, rounded up to a multiple of `lanes`
   int32_t keyHeads, group;  // Hkv, and query heads of each
@@ -17,25 +17,26 @@ struct ShortShape {
 };
 
 /// Consecutive sequences, by b · Hkv + h of their keys: at most `lanes`.
-struct ShortRange {
+struct ShortSequenceRange {
   int64_t first;
   int32_t count;
 };
 
 /// The kernels of one instruction set; of the arguments they use data, no functions: see simd/isa.h.
-struct ShortKernels {
+struct ShortSequenceKernels {
   int32_t lanes;
   /// Floats to work in.
-  int64_t (*forwardScratch)(const ShortShape& shape);
-  int64_t (*backwardScratch)(const ShortShape& shape);
-  void (*forward)(const AttendArguments& args, const ShortShape& shape, const ShortRange& range, float* scratch);
-  void (*backward)(const AttendBackwardArguments& args, const ShortShape& shape, const ShortRange& range,
-                   float* scratch);
+  int64_t (*forwardScratchFloats)(const ShortSequenceShape &shape);
+  int64_t (*backwardScratchFloats)(const ShortSequenceShape &shape);
+  void (*forward)(const AttendArguments &args, const ShortSequenceShape &shape, const ShortSequenceRange &range,
+                  float *scratch);
+  void (*backward)(const AttendBackwardArguments &args, const ShortSequenceShape &shape,
+                   const ShortSequenceRange &range, float *scratch);
 };
 
-const ShortKernels& shortKernelsScalar();
-const ShortKernels& shortKernelsAvx2();
-const ShortKernels& shortKernelsAvx512();
-const ShortKernels& shortKernelsNeon();
+const ShortSequenceKernels &shortSequenceKernelsScalar();
+const ShortSequenceKernels &shortSequenceKernelsAvx2();
+const ShortSequenceKernels &shortSequenceKernelsAvx512();
+const ShortSequenceKernels &shortSequenceKernelsNeon();
 
 }  // namespace mosaic

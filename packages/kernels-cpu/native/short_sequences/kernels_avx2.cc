@@ -3,8 +3,8 @@
 
 namespace mosaic {
 
-const ShortKernels& shortKernelsAvx2() {
-  static constexpr ShortKernels table = makeShortKernels<Avx2>();
+const ShortSequenceKernels &shortSequenceKernelsAvx2() {
+  static constexpr ShortSequenceKernels table = makeShortSequenceKernels<Avx2>();
   return table;
 }
 

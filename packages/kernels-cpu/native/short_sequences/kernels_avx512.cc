@@ -3,8 +3,8 @@
 
 namespace mosaic {
 
-const ShortKernels& shortKernelsAvx512() {
-  static constexpr ShortKernels table = makeShortKernels<Avx512>();
+const ShortSequenceKernels &shortSequenceKernelsAvx512() {
+  static constexpr ShortSequenceKernels table = makeShortSequenceKernels<Avx512>();
   return table;
 }
 

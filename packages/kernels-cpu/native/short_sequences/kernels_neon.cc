@@ -3,8 +3,8 @@
 
 namespace mosaic {
 
-const ShortKernels& shortKernelsNeon() {
-  static constexpr ShortKernels table = makeShortKernels<Neon>();
+const ShortSequenceKernels &shortSequenceKernelsNeon() {
+  static constexpr ShortSequenceKernels table = makeShortSequenceKernels<Neon>();
   return table;
 }
 

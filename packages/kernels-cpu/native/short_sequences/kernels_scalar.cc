@@ -3,8 +3,8 @@
 
 namespace mosaic {
 
-const ShortKernels& shortKernelsScalar() {
-  static constexpr ShortKernels table = makeShortKernels<Scalar>();
+const ShortSequenceKernels &shortSequenceKernelsScalar() {
+  static constexpr ShortSequenceKernels table = makeShortSequenceKernels<Scalar>();
   return table;
 }
 

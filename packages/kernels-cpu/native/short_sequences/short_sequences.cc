@@ -16,29 +16,29 @@ constexpr int64_t kMaxScratchBytes = 512 << 10;
 /// Groups of sequences of a task, at most.
 constexpr int64_t kMaxGroupsPerTask = 32;
 
-const ShortKernels& shortKernels(Isa isa) {
+const ShortSequenceKernels &shortSequenceKernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::Scalar) return shortKernelsScalar();
-  return isa == Isa::Avx2 ? shortKernelsAvx2() : shortKernelsAvx512();
+  if (isa == Isa::Scalar) return shortSequenceKernelsScalar();
+  return isa == Isa::Avx2 ? shortSequenceKernelsAvx2() : shortSequenceKernelsAvx512();
 #elif defined(__aarch64__)
-  return isa == Isa::Scalar ? shortKernelsScalar() : shortKernelsNeon();
+  return isa == Isa::Scalar ? shortSequenceKernelsScalar() : shortSequenceKernelsNeon();
 #else
   (void)isa;
-  return shortKernelsScalar();
+  return shortSequenceKernelsScalar();
 #endif
 }
 
 bool hasDenseRows(const TensorView& x) { return x.stride[3] == 1 || x.shape[3] == 1; }
 
-struct ShortPlan {
-  ShortShape shape;
+struct ShortSequencePlan {
+  ShortSequenceShape shape;
   std::vector<uint8_t> visible;
   bool isEmpty;  // no row sees a key
 };
 
 /// Which key each row sees, the same for every sequence.
-void findVisibleKeys(ShortPlan& plan, const Tile& tile, Arena& arena) {
-  ShortShape& shape = plan.shape;
+void findVisibleKeys(ShortSequencePlan &plan, const Tile &tile, Arena &arena) {
+  ShortSequenceShape &shape = plan.shape;
   const PanelSegments segments(TileVisibility(tile), shape.rows, kMaxSequenceLength, arena);
   plan.visible.assign(static_cast<size_t>(shape.rows * shape.keys), 0);
   for (const Segment& segment : segments.segments(0)) {
@@ -54,7 +54,7 @@ void findVisibleKeys(ShortPlan& plan, const Tile& tile, Arena& arena) {
 }
 
 /// Sample masks, what modifies scores, and values of another head size are for panels.
-bool areSequencesShort(const Tile& tile, const TensorView& q, const KvBlock& kv, const ShortKernels& kernels) {
+bool areSequencesShort(const Tile &tile, const TensorView &q, const KvBlock &kv, const ShortSequenceKernels &kernels) {
   const TensorView& k = kv.k;
   const int64_t sequences = k.shape[0] * k.shape[1];
   if (kv.v.shape[3] != k.shape[3]) return false;
@@ -62,7 +62,7 @@ bool areSequencesShort(const Tile& tile, const TensorView& q, const KvBlock& kv,
          sequences >= 2 * kernels.lanes;
 }
 
-ShortShape makeShape(const TensorView& q, const TensorView& k, const ShortKernels& kernels) {
+ShortSequenceShape makeShape(const TensorView &q, const TensorView &k, const ShortSequenceKernels &kernels) {
   const int32_t depth = static_cast<int32_t>(q.shape[3]), lanes = kernels.lanes;
   return {static_cast<int32_t>(q.shape[2]),
           static_cast<int32_t>(k.shape[2]),
@@ -74,7 +74,7 @@ ShortShape makeShape(const TensorView& q, const TensorView& k, const ShortKernel
 }
 
 template <class Fn>
-void forEachRange(int64_t sequences, const ShortKernels& kernels, int64_t scratch, Pool& pool, Fn fn) {
+void forEachRange(int64_t sequences, const ShortSequenceKernels &kernels, int64_t scratch, Pool &pool, Fn fn) {
   const int64_t groups = (sequences + kernels.lanes - 1) / kernels.lanes;
   const int64_t groupsPerTask = std::clamp<int64_t>(groups / (4 * pool.threads()), 1, kMaxGroupsPerTask);
   pool.parallelFor((groups + groupsPerTask - 1) / groupsPerTask, [&](int64_t task, int worker) {
@@ -83,7 +83,7 @@ void forEachRange(int64_t sequences, const ShortKernels& kernels, int64_t scratc
     float* memory = arena.allocate<float>(scratch);
     for (int64_t group = task * groupsPerTask; group < std::min(groups, (task + 1) * groupsPerTask); ++group) {
       const int64_t first = group * kernels.lanes;
-      fn(ShortRange{first, static_cast<int32_t>(std::min<int64_t>(kernels.lanes, sequences - first))}, memory);
+      fn(ShortSequenceRange{first, static_cast<int32_t>(std::min<int64_t>(kernels.lanes, sequences - first))}, memory);
     }
   });
 }
@@ -91,38 +91,40 @@ void forEachRange(int64_t sequences, const ShortKernels& kernels, int64_t scratc
 }  // namespace
 
 bool attendShortSequences(const AttendArguments& args, Isa isa, Pool& pool) {
-  const ShortKernels& kernels = shortKernels(isa);
+  const ShortSequenceKernels &kernels = shortSequenceKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
   if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.state.out}) {
     if (!hasDenseRows(*x)) return false;
   }
-  ShortPlan plan{makeShape(q, k, kernels), {}, false};
-  const int64_t scratch = kernels.forwardScratch(plan.shape);
+  ShortSequencePlan plan{makeShape(q, k, kernels), {}, false};
+  const int64_t scratch = kernels.forwardScratchFloats(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
   pool.sharedArena().reset();
   findVisibleKeys(plan, args.tile, pool.sharedArena());
   if (plan.isEmpty) return true;
-  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool,
-               [&](const ShortRange& range, float* memory) { kernels.forward(args, plan.shape, range, memory); });
+  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortSequenceRange &range, float *memory) {
+    kernels.forward(args, plan.shape, range, memory);
+  });
   return true;
 }
 
 bool attendBackwardShortSequences(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
-  const ShortKernels& kernels = shortKernels(isa);
+  const ShortSequenceKernels &kernels = shortSequenceKernels(isa);
   const TensorView &q = args.q, &k = args.kv.k, &v = args.kv.v;
   if (!areSequencesShort(args.tile, q, args.kv, kernels)) return false;
   for (const TensorView* x : {&q, &k, &v, &args.saved.dOut, &args.grads.dq, &args.grads.dk, &args.grads.dv}) {
     if (!hasDenseRows(*x)) return false;
   }
-  ShortPlan plan{makeShape(q, k, kernels), {}, false};
-  const int64_t scratch = kernels.backwardScratch(plan.shape);
+  ShortSequencePlan plan{makeShape(q, k, kernels), {}, false};
+  const int64_t scratch = kernels.backwardScratchFloats(plan.shape);
   if (scratch * 4 > kMaxScratchBytes) return false;
   pool.sharedArena().reset();
   findVisibleKeys(plan, args.tile, pool.sharedArena());
   if (plan.isEmpty) return true;
-  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool,
-               [&](const ShortRange& range, float* memory) { kernels.backward(args, plan.shape, range, memory); });
+  forEachRange(k.shape[0] * k.shape[1], kernels, scratch, pool, [&](const ShortSequenceRange &range, float *memory) {
+    kernels.backward(args, plan.shape, range, memory);
+  });
   return true;
 }
 

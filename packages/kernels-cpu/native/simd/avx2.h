@@ -80,9 +80,9 @@ struct Avx2 {
     const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
     const __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd);
     const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
-    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i quietNan = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    const __m256i out = _mm256_blendv_epi8(rounded, quiet, nan);
+    const __m256i out = _mm256_blendv_epi8(rounded, quietNan, nan);
     const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
   }

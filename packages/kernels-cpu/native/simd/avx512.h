@@ -82,9 +82,9 @@ struct Avx512 {
     const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
     const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd);
     const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
-    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    const __m512i quietNan = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quiet));
+    const __m256i packed = _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(nan, rounded, quietNan));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
   }
   MOSAIC_INLINE Vec loadF16(const uint16_t* p) { return _mm512_cvtph_ps(load16(p)); }

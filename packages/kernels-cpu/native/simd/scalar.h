@@ -88,9 +88,9 @@ struct Scalar {
   MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
     const Bits bits = Bits(v);
     const Bits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const Bits quiet = (bits >> 16) | 0x40u;
+    const Bits quietNan = (bits >> 16) | 0x40u;
     const Bits nan = Bits(v != v);
-    const Half h = __builtin_convertvector((nan & quiet) | (~nan & rounded), Half);
+    const Half h = __builtin_convertvector((nan & quietNan) | (~nan & rounded), Half);
     std::memcpy(p, &h, sizeof h);
   }
   MOSAIC_INLINE Vec loadF16(const uint16_t* p) {
@@ -99,8 +99,8 @@ struct Scalar {
     const Bits bits = __builtin_convertvector(h, Bits);
     // Read exponent and mantissa as a float32 2^112 times too small, which also puts denormals right, then scale.
     const Vec magnitude = reinterpret_cast<Vec>((bits & 0x7fffu) << 13) * set1(0x1p112f);
-    const Bits special = Bits(magnitude >= set1(65536.0f));  // exponent 31: infinity or NaN
-    return reinterpret_cast<Vec>(Bits(magnitude) | (special & 0x7f800000u) | ((bits & 0x8000u) << 16));
+    const Bits specialMask = Bits(magnitude >= set1(65536.0f));  // exponent 31: infinity or NaN
+    return reinterpret_cast<Vec>(Bits(magnitude) | (specialMask & 0x7f800000u) | ((bits & 0x8000u) << 16));
   }
   MOSAIC_INLINE void storeF16(uint16_t* p, Vec v) {
     for (int i = 0; i < lanes; ++i) p[i] = halfFromFloat(v[i]);

@@ -31,7 +31,7 @@ namespace {
 constexpr int64_t kMaxSpinNs = 20'000;
 
 // Streams that spin at this moment. A process may drive many devices on few cores: one core is left to the host.
-std::atomic<int> spinningStreams{0};
+std::atomic<int> spinningStreamCount{0};
 
 const MosaicFailure& closedFailure() {
   static const MosaicFailure failure =
@@ -41,7 +41,7 @@ const MosaicFailure& closedFailure() {
 
 void submitTo(MosaicStream* stream, const MosaicWork* work) { static_cast<Stream*>(stream)->append(*work); }
 
-void runClosed(const MosaicWork& work) {
+void runOnClosedStream(const MosaicWork& work) {
   MosaicFailure ignored{};
   work.run(work.arg, &closedFailure(), &ignored);
   if (work.drop) work.drop(work.arg);
@@ -64,7 +64,7 @@ void Stream::append(const MosaicWork& work) {
       return;
     }
   }
-  runClosed(work);
+  runOnClosedStream(work);
 }
 
 void Stream::run() {
@@ -90,13 +90,13 @@ bool Stream::waitForBatch(std::vector<MosaicWork>& batch) {
 void Stream::spinUntilWork() {
   if (hasWork_.load(std::memory_order_acquire)) return;
   static const int coreCount = static_cast<int>(std::thread::hardware_concurrency());
-  if (spinningStreams.fetch_add(1) < coreCount - 1) {
+  if (spinningStreamCount.fetch_add(1) < coreCount - 1) {
     const int64_t end = monotonicNs() + kMaxSpinNs;
     while (!hasWork_.load(std::memory_order_acquire) && monotonicNs() < end) {
       for (int i = 0; i < 16; i++) cpuRelax();
     }
   }
-  spinningStreams.fetch_sub(1);
+  spinningStreamCount.fetch_sub(1);
 }
 
 void Stream::execute(const MosaicWork& work) {

@@ -28,14 +28,14 @@ class TaskPool {
     if (!freeSlots_) return ::operator new(kSlotBytes);
     Slot* slot = freeSlots_;
     freeSlots_ = slot->next;
-    keptCount_.fetch_sub(1, std::memory_order_relaxed);
+    keptSlotCount_.fetch_sub(1, std::memory_order_relaxed);
     return slot;
   }
 
   /// From any thread.
   void release(void* memory) {
-    if (keptCount_.fetch_add(1, std::memory_order_relaxed) >= kMaxKeptSlots) {
-      keptCount_.fetch_sub(1, std::memory_order_relaxed);
+    if (keptSlotCount_.fetch_add(1, std::memory_order_relaxed) >= kMaxKeptSlots) {
+      keptSlotCount_.fetch_sub(1, std::memory_order_relaxed);
       return ::operator delete(memory);
     }
     Slot* slot = new (memory) Slot{returnedSlots_.load(std::memory_order_relaxed)};
@@ -61,7 +61,7 @@ class TaskPool {
 
   Slot* freeSlots_ = nullptr;  // of the thread that allocates
   alignas(64) std::atomic<Slot*> returnedSlots_{nullptr};
-  std::atomic<int> keptCount_{0};
+  std::atomic<int> keptSlotCount_{0};
 };
 
 }  // namespace mosaic

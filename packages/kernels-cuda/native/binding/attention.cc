@@ -33,13 +33,15 @@ Accumulator makeAccumulator(const TensorView& x) {
   return sum;
 }
 
-PerRow makePerRow(const TensorView& x) { return {static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2]}; }
+RowValues makeRowValues(const TensorView& x) {
+  return {static_cast<float*>(x.data), x.stride[0], x.stride[1], x.stride[2]};
+}
 
 // ── which kernel
 
-constexpr int kHeadSizes[] = {32, 64, 128, 256};
+constexpr int kHeadDims[] = {32, 64, 128, 256};
 /// Kernels that modify scores are there from this one on.
-constexpr int kFirstModifiedSize = 1;
+constexpr int kFirstModifiedDimIndex = 1;
 /// A kernel for plain calls, and the one for those that modify scores. Names stay, for traces keep them.
 struct Kernel {
   const char *plainName, *modifiedName;
@@ -50,16 +52,16 @@ using Kernels = const Kernel[4][3];
 #define OF_SIZE(name, D) {KERNEL(name, "_float32_" D), KERNEL(name, "_bfloat16_" D), KERNEL(name, "_float16_" D)}
 #define KERNELS(name) {OF_SIZE(name, "32"), OF_SIZE(name, "64"), OF_SIZE(name, "128"), OF_SIZE(name, "256")}
 constexpr Kernels kForwardKernels = KERNELS("attend");
-constexpr Kernels kKeysKernels = KERNELS("attendKeys");
-constexpr Kernels kQueriesKernels = KERNELS("attendQueries");
+constexpr Kernels kKeyGradientKernels = KERNELS("attendKeys");
+constexpr Kernels kQueryGradientKernels = KERNELS("attendQueries");
 #undef KERNELS
 #undef OF_SIZE
 #undef KERNEL
 
 /// The first head size that the heads fit, by its index.
-int headSizeIndex(int64_t headDim, bool isModified) {
-  int size = isModified ? kFirstModifiedSize : 0;
-  while (kHeadSizes[size] < headDim) size++;
+int headDimIndex(int64_t headDim, bool isModified) {
+  int size = isModified ? kFirstModifiedDimIndex : 0;
+  while (kHeadDims[size] < headDim) size++;
   return size;
 }
 
@@ -97,7 +99,7 @@ void attendSubgrid(Device& device, const AttendArguments& args, const GridOrigin
   p.k = makeMatrix(k);
   p.v = makeMatrix(v);
   p.out = makeAccumulator(state.out);
-  p.lse = makePerRow(state.lse);
+  p.lse = makeRowValues(state.lse);
   p.headDim = static_cast<int32_t>(q.shape[3]);
   p.valueHeadDim = static_cast<int32_t>(v.shape[3]);
   p.group = static_cast<int32_t>(q.shape[1] / k.shape[1]);
@@ -109,7 +111,7 @@ void attendSubgrid(Device& device, const AttendArguments& args, const GridOrigin
   if (scale > 0 && !modifiers && supportsHopper(device, {&q, &k, &v}))
     return attendOnHopper(device, {q, k, v}, tileParts, p);
 
-  const int size = headSizeIndex(headDim, modifiers.has_value()), paddedHeadDim = kHeadSizes[size];
+  const int size = headDimIndex(headDim, modifiers.has_value()), paddedHeadDim = kHeadDims[size];
   const bool usesTensorCores =
       scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype}, forwardBytes(paddedHeadDim));
   const BlockShape shape = usesTensorCores ? forwardShape(paddedHeadDim) : floatShape(paddedHeadDim);
@@ -131,8 +133,8 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   p.k = makeMatrix(k);
   p.v = makeMatrix(v);
   p.dOut = makeMatrix(dOut);
-  p.lse = makePerRow(lse);
-  p.delta = makePerRow(delta);
+  p.lse = makeRowValues(lse);
+  p.delta = makeRowValues(delta);
   p.dq = makeAccumulator(grads.dq);
   p.dk = makeAccumulator(grads.dk);
   p.dv = makeAccumulator(grads.dv);
@@ -149,7 +151,7 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
     return attendBackwardOnHopper(device, {q, k, v, dOut}, tileParts, p);
   }
 
-  const int size = headSizeIndex(headDim, modifiers.has_value()), paddedHeadDim = kHeadSizes[size];
+  const int size = headDimIndex(headDim, modifiers.has_value()), paddedHeadDim = kHeadDims[size];
   const unsigned maxSharedBytes = std::max(keysBytes(paddedHeadDim), queriesBytes(paddedHeadDim));
   const bool usesTensorCores =
       scale > 0 && supportsTensorCores(device, {q.dtype, k.dtype, v.dtype, dOut.dtype}, maxSharedBytes);
@@ -161,11 +163,11 @@ void attendBackwardSubgrid(Device& device, const AttendBackwardArguments& args, 
   for (PartLaunch& launch : makeLaunches(tileParts, Owner::Keys, keyShape.ownTile)) {
     launch.blocks *= static_cast<unsigned>(keyShape.parts);
     const Grid grid = makePartGrid(launch, k, keyShape.threads(), keySharedBytes);
-    launchParts(device, kKeysKernels[size][column], grid, launch, p, modifiers);
+    launchParts(device, kKeyGradientKernels[size][column], grid, launch, p, modifiers);
   }
   for (const PartLaunch& launch : makeLaunches(tileParts, Owner::Rows, queryShape.ownTile)) {
     const Grid grid = makePartGrid(launch, q, queryShape.threads(), querySharedBytes);
-    launchParts(device, kQueriesKernels[size][column], grid, launch, p, modifiers);
+    launchParts(device, kQueryGradientKernels[size][column], grid, launch, p, modifiers);
   }
 }
 

@@ -48,19 +48,20 @@ TensorMap encodeTensorMap(const TensorView& x, int boxRows) {
   return map;
 }
 
-constexpr int kHeadSizes[] = {64, 128, 256};
+constexpr int kHeadDims[] = {64, 128, 256};
 /// By head size: bfloat16, float16.
 constexpr const char* kForwardKernels[][2] = {{"attendHopper_bfloat16_64", "attendHopper_float16_64"},
                                               {"attendHopper_bfloat16_128", "attendHopper_float16_128"},
                                               {"attendHopper_bfloat16_256", "attendHopper_float16_256"}};
-constexpr const char* kKeysKernels[][2] = {{"attendKeysHopper_bfloat16_64", "attendKeysHopper_float16_64"},
-                                           {"attendKeysHopper_bfloat16_128", "attendKeysHopper_float16_128"}};
-constexpr const char* kQueriesKernels[][2] = {{"attendQueriesHopper_bfloat16_64", "attendQueriesHopper_float16_64"},
-                                              {"attendQueriesHopper_bfloat16_128", "attendQueriesHopper_float16_128"}};
+constexpr const char* kKeyGradientKernels[][2] = {{"attendKeysHopper_bfloat16_64", "attendKeysHopper_float16_64"},
+                                                  {"attendKeysHopper_bfloat16_128", "attendKeysHopper_float16_128"}};
+constexpr const char* kQueryGradientKernels[][2] = {
+    {"attendQueriesHopper_bfloat16_64", "attendQueriesHopper_float16_64"},
+    {"attendQueriesHopper_bfloat16_128", "attendQueriesHopper_float16_128"}};
 
-int headSizeIndex(int headDim) {
+int headDimIndex(int headDim) {
   int size = 0;
-  while (kHeadSizes[size] < headDim) size++;
+  while (kHeadDims[size] < headDim) size++;
   return size;
 }
 
@@ -77,7 +78,7 @@ bool supportsHopper(const Device& device, std::initializer_list<const TensorView
 
 void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts, const AttendParameters& p) {
   const auto& [q, k, v] = inputs;
-  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadSizes[size];
+  const int size = headDimIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadDims[size];
   const HopperShape shape = forwardHopperShape(paddedHeadDim);
   AttendHopperParameters parameters{encodeTensorMap(q, shape.ownTile), encodeTensorMap(k, shape.stepTile),
                                     encodeTensorMap(v, shape.stepTile), p};
@@ -91,7 +92,7 @@ void attendOnHopper(Device& device, const Inputs& inputs, const TileParts& parts
 void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const TileParts& parts,
                             const AttendBackwardParameters& p) {
   const auto& [q, k, v, dOut] = inputs;
-  const int size = headSizeIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadSizes[size];
+  const int size = headDimIndex(std::max(p.headDim, p.valueHeadDim)), paddedHeadDim = kHeadDims[size];
   const int column = dtypeColumn(q.dtype);
   const HopperShape keyShape = keysHopperShape(paddedHeadDim), queryShape = queriesHopperShape(paddedHeadDim);
   AttendBackwardHopperParameters parameters{encodeTensorMap(q, keyShape.stepTile), encodeTensorMap(k, keyShape.ownTile),
@@ -99,14 +100,14 @@ void attendBackwardOnHopper(Device& device, const GradientInputs& inputs, const 
                                             encodeTensorMap(dOut, keyShape.stepTile), p};
   for (const PartLaunch& launch : makeLaunches(parts, Owner::Keys, keyShape.ownTile)) {
     parameters.base.parts = launch.parts;
-    device.launch(kKeysKernels[size][column],
+    device.launch(kKeyGradientKernels[size][column],
                   makePartGrid(launch, k, keyShape.threads(), keysHopperBytes(paddedHeadDim)), parameters);
   }
   parameters = {encodeTensorMap(q, queryShape.ownTile), encodeTensorMap(k, queryShape.stepTile),
                 encodeTensorMap(v, queryShape.stepTile), encodeTensorMap(dOut, queryShape.ownTile), p};
   for (const PartLaunch& launch : makeLaunches(parts, Owner::Rows, queryShape.ownTile)) {
     parameters.base.parts = launch.parts;
-    device.launch(kQueriesKernels[size][column],
+    device.launch(kQueryGradientKernels[size][column],
                   makePartGrid(launch, q, queryShape.threads(), queriesHopperBytes(paddedHeadDim)), parameters);
   }
 }

@@ -25,7 +25,7 @@ void launchRows(Device& device, const char* kernel, const Parameters& parameters
 }
 
 /// For what is absent: no memory, all strides 0.
-View absentView(const View& view) {
+View makeAbsentView(const View& view) {
   View absent = view;
   absent.data = nullptr;
   return absent;
@@ -100,7 +100,7 @@ void randomOp(Device& device, const RandomArguments& args) {
 
 void dropoutOp(Device& device, const DropoutArguments& args) {
   const auto& [out, x, spec] = args;
-  View index = absentView(out);
+  View index = makeAbsentView(out);
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.stride[axis];
   const Philox philox{spec.seed, spec.stream};
   const DropoutParameters p{makeLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
@@ -146,7 +146,7 @@ void rowDotOp(Device& device, const RowDotArguments& args) {
 /// RMSNorm has no mean.
 View selectCenter(const NormStats& stats) {
   if (stats.mean.data) return stats.mean;
-  return absentView(stats.rstd);
+  return makeAbsentView(stats.rstd);
 }
 
 void layerNormOp(Device& device, const LayerNormArguments& args) {

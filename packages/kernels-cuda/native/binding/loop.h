@@ -25,13 +25,13 @@ Loop<N> makeLoop(const View* const (&views)[N]) {
     extent.count *= out.shape[axis];
     if (out.shape[axis] == 1) continue;
     int64_t stride[N];
-    bool canMerge = extent.rank > 0;
+    bool canMergeAxis = extent.rank > 0;
     for (int i = 0; i < N; i++) {
       const int operandAxis = axis - out.rank + views[i]->rank;
       stride[i] = operandAxis < 0 || views[i]->shape[operandAxis] == 1 ? 0 : views[i]->stride[operandAxis];
-      canMerge = canMerge && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
+      canMergeAxis = canMergeAxis && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
     }
-    if (!canMerge) extent.length[extent.rank++] = 1;
+    if (!canMergeAxis) extent.length[extent.rank++] = 1;
     const int last = extent.rank - 1;
     extent.length[last] *= out.shape[axis];
     for (int i = 0; i < N; i++) loop.operand[i].stride[last] = stride[i];
@@ -74,15 +74,15 @@ inline Grid makeRowGrid(const Device& device, int64_t rows) { return makeGrid(de
 template <int N>
 Rows<N> rowsOf(const View* const (&views)[N]) {
   View leadingViews[N];
-  const View* pointers[N];
+  const View* viewPointers[N];
   Rows<N> rows;
   for (int i = 0; i < N; i++) {
     leadingViews[i] = dropLastAxis(*views[i]);
-    pointers[i] = &leadingViews[i];
+    viewPointers[i] = &leadingViews[i];
     rows.step[i] = lastStride(*views[i]);
   }
   rows.length = views[0]->shape[views[0]->rank - 1];
-  rows.rows = makeLoop<N>(pointers);
+  rows.rows = makeLoop<N>(viewPointers);
   return rows;
 }
 

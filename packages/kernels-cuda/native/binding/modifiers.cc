@@ -8,7 +8,7 @@ namespace mosaic::cuda {
 
 namespace {
 
-void checkPositions(std::span<const Span> spans) {
+void throwIfPositionsTooLarge(std::span<const Span> spans) {
   for (const Span& span : spans) {
     if (span.length > 0 && span.start + (span.length - 1) * span.step > INT32_MAX) {
       throw std::invalid_argument("attention: slopes and dropout require positions below 2147483648");
@@ -39,8 +39,8 @@ std::optional<ScoreModifiers> makeScoreModifiers(const Tile& tile, const GridOri
     modifiers.head = static_cast<uint32_t>(head);
   }
   if (slopes.data || hasDropout) {
-    checkPositions(tile.q);
-    checkPositions(tile.k);
+    throwIfPositionsTooLarge(tile.q);
+    throwIfPositionsTooLarge(tile.k);
   }
   return modifiers;
 }

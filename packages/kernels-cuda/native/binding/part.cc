@@ -17,7 +17,7 @@ int64_t countPositionsBefore(const Span& span, int64_t position) {
   return std::min(span.length, (position - span.start + span.step - 1) / span.step);
 }
 
-bool hasVisible(const VisibleInterval& visible) {
+bool hasVisiblePairs(const VisibleInterval& visible) {
   return firstRowBeyond(visible, visible.end, 0) < firstRowBeyond(visible, visible.begin, visible.keys - 1);
 }
 
@@ -59,7 +59,7 @@ std::optional<PositionedPart> makePart(const SpanPair& pair, const Slice& slice)
   part.visible.step = static_cast<int32_t>(k.step);
   part.visible.rows = static_cast<int32_t>(rows);
   part.visible.keys = static_cast<int32_t>(keys);
-  return hasVisible(part.visible) ? std::optional(part) : std::nullopt;
+  return hasVisiblePairs(part.visible) ? std::optional(part) : std::nullopt;
 }
 
 /// The numbers of a part along the axis that blocks own.
@@ -109,7 +109,7 @@ PartGroups groupParts(std::span<const PositionedPart> parts, Owner owner) {
     for (auto boundary = std::lower_bound(boundaries.begin(), boundaries.end(), first); *boundary < first + length;
          boundary++) {
       const PositionedPart subPart = restrictPart(part, owner, boundary[0], boundary[1]);
-      if (hasVisible(subPart.visible)) groups[*boundary].push_back(subPart);
+      if (hasVisiblePairs(subPart.visible)) groups[*boundary].push_back(subPart);
     }
   }
   return groups;
@@ -176,13 +176,13 @@ std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own
     for (auto& [first, group] : groupParts(tile.samples[batch], owner)) groups.push_back(std::move(group));
     std::stable_sort(groups.begin(), groups.end(),
                      [&](const auto& a, const auto& b) { return estimateCost(a, owner) > estimateCost(b, owner); });
-    bool isFull = true;  // the last launch, or it is another batch element's
+    bool isLaunchFull = true;  // the last launch, or it is another batch element's
     for (const std::vector<PositionedPart>& group : groups) {
       const auto blocks =
           static_cast<unsigned>((partExtent(group[0], owner).length + ownedPerBlock - 1) / ownedPerBlock);
       bool isNew = true;  // in this launch
       for (PositionedPart part : group) {
-        if (isFull) {
+        if (isLaunchFull) {
           launches.push_back({{}, {}, 0, tile.depth});
           launches.back().parts.batch = static_cast<int32_t>(batch);
           isNew = true;
@@ -193,7 +193,7 @@ std::vector<PartLaunch> makeLaunches(const TileParts& tile, Owner owner, int own
         part.block = static_cast<int32_t>(launch.blocks - blocks);
         launch.positions[launch.parts.count] = part.positions();
         launch.parts.part[launch.parts.count++] = part;
-        isFull = launch.parts.count == kMaxParts;
+        isLaunchFull = launch.parts.count == kMaxParts;
       }
     }
   }

@@ -20,7 +20,7 @@ class Blas::MatmulAlgorithm {
   MatmulAlgorithm(const MatmulAlgorithm&) = delete;
 
   /// Whether the library has an algorithm.
-  bool hasAlgorithm() const { return algorithmCount_ > 0 && heuristic_.state == BLAS_SUCCESS; }
+  bool hasAlgorithm() const { return algorithmCount_ > 0 && heuristicResult_.state == BLAS_SUCCESS; }
   /// It was none.
   void invalidate() { algorithmCount_ = 0; }
   BlasStatus start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace, CUstream stream) const;
@@ -32,7 +32,7 @@ class Blas::MatmulAlgorithm {
   const BlasFunctions& blas_;
   BlasMatmulDesc matmulDesc_ = nullptr;
   BlasLayout out_ = nullptr, a_ = nullptr, b_ = nullptr;
-  BlasHeuristicResult heuristic_{};
+  BlasHeuristicResult heuristicResult_{};
   int algorithmCount_ = 0;
 };
 
@@ -79,8 +79,8 @@ void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& 
   setPreference(BLAS_ALIGNMENT_B, alignmentOf(problem.b.data));
   setPreference(BLAS_ALIGNMENT_C, alignmentOf(problem.out.data));
   setPreference(BLAS_ALIGNMENT_D, alignmentOf(problem.out.data));
-  const BlasStatus status =
-      blas_.select(settings.handle, matmulDesc_, a_, b_, out_, out_, preference, 1, &heuristic_, &algorithmCount_);
+  const BlasStatus status = blas_.select(settings.handle, matmulDesc_, a_, b_, out_, out_, preference, 1,
+                                         &heuristicResult_, &algorithmCount_);
   if (status != BLAS_SUCCESS) algorithmCount_ = 0;
   blas_.preferenceDestroy(preference);
 }
@@ -90,14 +90,14 @@ BlasStatus Blas::MatmulAlgorithm::start(const Settings& settings, const BlasProb
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
   void* workspacePointer = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
   return blas_.multiply(settings.handle, matmulDesc_, &alpha, problem.a.data, a_, problem.b.data, b_, &beta,
-                        problem.out.data, out_, problem.out.data, out_, &heuristic_.algorithm, workspacePointer,
+                        problem.out.data, out_, problem.out.data, out_, &heuristicResult_.algorithm, workspacePointer,
                         settings.workspaceBytes, stream);
 }
 
 namespace {
 
 /// What NVIDIA recommends: Hopper's kernels want more.
-size_t recommendedWorkspace(int capability) { return capability >= 90 ? size_t{32} << 20 : size_t{8} << 20; }
+size_t recommendedWorkspaceBytes(int capability) { return capability >= 90 ? size_t{32} << 20 : size_t{8} << 20; }
 
 /// Plans that are kept; a program with more kinds of products than that makes them anew now and then.
 constexpr size_t kMaxAlgorithms = 1024;
@@ -129,8 +129,8 @@ bool Blas::open() {
                                              "; update the NVIDIA driver, free GPU memory, or disable cuBLASLt: "
                                              "MOSAIC_CUBLASLT_LIBRARY=none");
   }
-  workspace_ = memory_.reserveScratch(recommendedWorkspace(options_.capability));
-  workspaceBytes_ = workspace_ ? recommendedWorkspace(options_.capability) : 0;
+  workspace_ = memory_.reserveScratch(recommendedWorkspaceBytes(options_.capability));
+  workspaceBytes_ = workspace_ ? recommendedWorkspaceBytes(options_.capability) : 0;
   return true;
 }
 

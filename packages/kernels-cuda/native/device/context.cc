@@ -11,7 +11,7 @@ namespace {
 /// The oldest GPUs that the kernels' instructions exist on: Ampere.
 constexpr int kMinCapability = 80;
 
-void checkOrdinal(int ordinal) {
+void throwIfOrdinalInvalid(int ordinal) {
   int count = 0;
   check(driver().deviceGetCount(&count), "counting GPUs");
   if (ordinal >= 0 && ordinal < count) return;
@@ -26,7 +26,7 @@ void checkOrdinal(int ordinal) {
 
 Context::Context(int ordinal) {
   const Driver& cuda = driver();
-  checkOrdinal(ordinal);
+  throwIfOrdinalInvalid(ordinal);
   check(cuda.deviceGet(&device_, ordinal), "opening the GPU");
   char deviceName[256] = "";
   cuda.deviceGetName(deviceName, sizeof deviceName, device_);

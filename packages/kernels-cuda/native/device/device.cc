@@ -119,12 +119,12 @@ void Device::onComplete(Callback callback) {
   driver().memcpyDtoHAsync(&hostBadIndex, reinterpret_cast<uintptr_t>(badIndex_), sizeof(BadIndex), stream());
   eventWatcher_->onComplete(stream(),
                             [this, callback, pinnedMemory, &hostBadIndex, launches = history_.count()](CUresult code) {
-                              checkCompleted(code, hostBadIndex, launches);
+                              markCompletedOrFail(code, hostBadIndex, launches);
                               callback(failure());
                             });
 }
 
-void Device::checkCompleted(CUresult code, const BadIndex& badIndex, uint64_t launches) {
+void Device::markCompletedOrFail(CUresult code, const BadIndex& badIndex, uint64_t launches) {
   if (code != CUDA_SUCCESS) return failWith(code);
   if (badIndex.found) return fail(MOSAIC_FAILURE_DEVICE, describeBadIndex(badIndex));
   history_.markCompleted(launches);

@@ -142,7 +142,7 @@ class Device {
   };
 
   void launchBytes(const char* kernel, const Grid& grid, void* parameters);
-  void checkCompleted(CUresult code, const BadIndex& badIndex, uint64_t launches);
+  void markCompletedOrFail(CUresult code, const BadIndex& badIndex, uint64_t launches);
   void failWith(CUresult code);
 
   // In this order, for they need one another; the watcher's callbacks may need all.

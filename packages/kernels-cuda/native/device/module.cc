@@ -12,7 +12,7 @@ bool isIncompatible(CUresult code) {
          code == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
-[[noreturn]] void rejectImage(const Context& context, CUresult code) {
+[[noreturn]] void throwIncompatibleImage(const Context& context, CUresult code) {
   const char* name = nullptr;
   driver().getErrorName(code, &name);
   throw Failure(MOSAIC_FAILURE_DEVICE, "cuda(): expected kernels that the driver for CUDA " +
@@ -34,7 +34,7 @@ Module::Module(const Context& context) {
                   "`npm run build:native` in packages/kernels-cuda");
   }
   const CUresult code = driver().moduleLoadData(&module_, image);
-  if (isIncompatible(code)) rejectImage(context, code);
+  if (isIncompatible(code)) throwIncompatibleImage(context, code);
   check(code, "loading kernels");
 }
 

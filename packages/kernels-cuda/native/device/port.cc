@@ -48,9 +48,9 @@ int failureOf(MosaicDevicePort* port, MosaicFailure* out) {
 
 int createStream(MosaicDevicePort* port, void** stream, MosaicFailure* failure) {
   return captureFailure(port, failure, [&] {
-    CUstream created = nullptr;
-    check(driver().streamCreate(&created, STREAM_NON_BLOCKING), "creating a stream");
-    *stream = created;
+    CUstream createdStream = nullptr;
+    check(driver().streamCreate(&createdStream, STREAM_NON_BLOCKING), "creating a stream");
+    *stream = createdStream;
   });
 }
 

@@ -29,7 +29,7 @@ DEVICE void storePair(const Accumulator& x, float* row, int c, int columns, floa
 }
 
 /// lse; +∞ where a row has seen nothing or is none, so that its probabilities become 0.
-DEVICE float loadLse(const PerRow& lse, const RowRange& run, int row) {
+DEVICE float loadLse(const RowValues& lse, const RowRange& run, int row) {
   const float value = row < run.length ? load(rowOf(lse, run, row)) : -infinity();
   return value == -infinity() ? infinity() : value;
 }
@@ -46,7 +46,7 @@ DEVICE float scaledExp(float s, float scale, float m) {
   return fastExp2((exponent > 0.f ? 0.f : exponent) * kLog2e);
 }
 
-DEVICE float loadDelta(const PerRow& delta, const RowRange& run, int row) {
+DEVICE float loadDelta(const RowValues& delta, const RowRange& run, int row) {
   return row < run.length ? load(rowOf(delta, run, row)) : 0.f;
 }
 

@@ -26,7 +26,7 @@ struct Accumulator {
 };
 
 /// One float32 a row, [B,H,S]: lse, delta.
-struct PerRow {
+struct RowValues {
   float* data;
   int64_t batch, head, row;
 };
@@ -34,7 +34,7 @@ struct PerRow {
 struct AttendParameters {
   Matrix q, k, v;
   Accumulator out;
-  PerRow lse;
+  RowValues lse;
   int32_t headDim, valueHeadDim;  // D and Dv
   int32_t group;                  // heads of queries to a head of keys
   float scale;                    // above 0, on tensor cores
@@ -43,7 +43,7 @@ struct AttendParameters {
 
 struct AttendBackwardParameters {
   Matrix q, k, v, dOut;
-  PerRow lse, delta;  // of the whole attention
+  RowValues lse, delta;  // of the whole attention
   Accumulator dq, dk, dv;
   int32_t headDim, valueHeadDim, group;
   float scale;

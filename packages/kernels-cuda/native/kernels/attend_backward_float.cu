@@ -33,8 +33,8 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
   QueryTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, key0, headK * p.group, p.group);
   if (!at.isValid()) return;
   const SharedAddress k = sharedBase(), v = k + Tile::kBytes, q = v + Tile::kBytes, g = q + Tile::kBytes;
-  const SharedAddress square = g + Tile::kBytes, square2 = square + Tile::kSquareBytes;
-  const SharedAddress statistics = square2 + Tile::kSquareBytes;  // exponent, then delta, of each query
+  const SharedAddress square = g + Tile::kBytes, scoreGradientSquare = square + Tile::kSquareBytes;
+  const SharedAddress statistics = scoreGradientSquare + Tile::kSquareBytes;  // exponent, then delta, of each query
 
   loadFloatTile<D>(k, p.k, ownRange, key0, p.headDim);
   loadFloatTile<D>(v, p.v, ownRange, key0, p.valueHeadDim);
@@ -69,10 +69,10 @@ DEVICE void attendKeysFloat(const AttendBackwardParameters& p, const Scores& sco
     }
     modifiers.applyDropout(s, changes);
     storeSquare<D>(square, s);
-    storeSquare<D>(square2, dp);
+    storeSquare<D>(scoreGradientSquare, dp);
     syncWarp();
     addProduct<D>(dv, square, g, min(Tile::kSide, at.end - at.row0));
-    addProduct<D>(dk, square2, q, min(Tile::kSide, at.end - at.row0));
+    addProduct<D>(dk, scoreGradientSquare, q, min(Tile::kSide, at.end - at.row0));
   }
   addFloatRows<D>(p.dk, ownRange, key0, p.headDim, dk, p.scale);
   addFloatRows<D>(p.dv, ownRange, key0, p.valueHeadDim, dv, 1.f);
@@ -88,7 +88,7 @@ DEVICE void attendQueriesFloat(const AttendBackwardParameters& p, const Scores& 
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, Tile::kSide, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
   if (!at.isValid()) return;
   const SharedAddress q = sharedBase(), g = q + Tile::kBytes, k = g + Tile::kBytes, v = k + Tile::kBytes;

@@ -16,7 +16,7 @@ template <int D>
 struct HopperKeys {
   static constexpr HopperShape kShape = keysHopperShape(D);
   static constexpr int kKeys = kShape.ownTile, kRows = kShape.stepTile, kGroups = kShape.groups;
-  static constexpr int kTile = kPanelsBytes<kRows, D>, kStage = 2 * kTile;  // q and dOut
+  static constexpr int kTile = kPanelsBytes<kRows, D>, kStageBytes = 2 * kTile;  // q and dOut
   using Tiles = QueryTileIterator<kKeys, kRows>;
   using RowStatistics = ColumnStatistics<kRows>;
 
@@ -24,8 +24,8 @@ struct HopperKeys {
   RowRange ownRange;
   int key0;
   SharedAddress k = sharedBase(), v = k + kPanelsBytes<kKeys, D>, stages = v + kPanelsBytes<kKeys, D>;
-  SharedAddress statistics = stages + kStages * kStage, ownFull = statistics + kStages * RowStatistics::kBytes;
-  TmaPipeline<kStage> pipeline{stages, ownFull + 8};
+  SharedAddress statistics = stages + kStages * kStageBytes, ownFull = statistics + kStages * RowStatistics::kBytes;
+  TmaPipeline<kStageBytes> pipeline{stages, ownFull + 8};
 
   DEVICE RowStatistics statisticsAt(int step) const { return {statistics + step % kStages * RowStatistics::kBytes}; }
 
@@ -39,7 +39,7 @@ struct HopperKeys {
       const RowRange rows = at.range(ownRange.batch);
       const TmaCoordinates from{0, rows.first + at.row0, rows.head, rows.batch};
       pipeline.producerAcquire(step);
-      arriveExpectTx(pipeline.fullBarrier(step), kStage);
+      arriveExpectTx(pipeline.fullBarrier(step), kStageBytes);
       loadPanels<kRows, D>(pipeline.tile(step), p.q, from, pipeline.fullBarrier(step));
       loadPanels<kRows, D>(pipeline.tile(step) + kTile, p.dOut, from, pipeline.fullBarrier(step));
     }
@@ -60,11 +60,11 @@ struct HopperKeys {
   }
 
   /// Once the step's tiles are here, before products of them start.
-  DEVICE void clearTiles(int step, int validRows) const {
+  DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kRows) return;
-    clearRows<kRows, D, kGroups>(pipeline.tile(step), validRows);
-    clearRows<kRows, D, kGroups>(pipeline.tile(step) + kTile, validRows);
-    syncCleared<kGroups>();
+    zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step), validRows);
+    zeroRowsFrom<kRows, D, kGroups>(pipeline.tile(step) + kTile, validRows);
+    syncZeroed<kGroups>();
   }
 
   /// A warpgroup that computes: 64 keys, of which this lane holds `key` and key + 8.
@@ -78,7 +78,7 @@ struct HopperKeys {
 
     awaitPhase(ownFull, 0);
     pipeline.consumerWait(0);
-    clearTiles(0, at.validCount());
+    zeroInvalidRows(0, at.validCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(0));
     commitWgmma();
@@ -107,7 +107,7 @@ struct HopperKeys {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) clearTiles(next, at.validCount());
+      if (at.isValid()) zeroInvalidRows(next, at.validCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kKeys>(s, k, group * 64, pipeline.tile(next));
       commitWgmma();
@@ -124,15 +124,15 @@ template <int D>
 struct HopperQueries {
   static constexpr HopperShape kShape = queriesHopperShape(D);
   static constexpr int kRows = kShape.ownTile, kKeys = kShape.stepTile, kGroups = kShape.groups;
-  static constexpr int kTile = kPanelsBytes<kKeys, D>, kStage = 2 * kTile;  // k and v
+  static constexpr int kTile = kPanelsBytes<kKeys, D>, kStageBytes = 2 * kTile;  // k and v
   using Tiles = KeyTileIterator<kRows, kKeys>;
 
   const AttendBackwardHopperParameters& p;
   RowRange ownRange;
   int headK, row0;
   SharedAddress q = sharedBase(), g = q + kPanelsBytes<kRows, D>, stages = g + kPanelsBytes<kRows, D>;
-  SharedAddress ownFull = stages + kStages * kStage;
-  TmaPipeline<kStage> pipeline{stages, ownFull + 8};
+  SharedAddress ownFull = stages + kStages * kStageBytes;
+  TmaPipeline<kStageBytes> pipeline{stages, ownFull + 8};
 
   /// The thread that loads.
   DEVICE void load(Tiles at) const {
@@ -143,18 +143,18 @@ struct HopperQueries {
     for (int step = 0; at.isValid(); at.next(), step++) {
       const TmaCoordinates from{0, at.firstKey(), headK, ownRange.batch};
       pipeline.producerAcquire(step);
-      arriveExpectTx(pipeline.fullBarrier(step), kStage);
+      arriveExpectTx(pipeline.fullBarrier(step), kStageBytes);
       loadPanels<kKeys, D>(pipeline.tile(step), p.k, from, pipeline.fullBarrier(step));
       loadPanels<kKeys, D>(pipeline.tile(step) + kTile, p.v, from, pipeline.fullBarrier(step));
     }
   }
 
   /// Once the step's tiles are here, before products of them start.
-  DEVICE void clearTiles(int step, int validRows) const {
+  DEVICE void zeroInvalidRows(int step, int validRows) const {
     if (validRows >= kKeys) return;
-    clearRows<kKeys, D, kGroups>(pipeline.tile(step), validRows);
-    clearRows<kKeys, D, kGroups>(pipeline.tile(step) + kTile, validRows);
-    syncCleared<kGroups>();
+    zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step), validRows);
+    zeroRowsFrom<kKeys, D, kGroups>(pipeline.tile(step) + kTile, validRows);
+    syncZeroed<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
@@ -172,7 +172,7 @@ struct HopperQueries {
 
     awaitPhase(ownFull, 0);
     pipeline.consumerWait(0);
-    clearTiles(0, at.validCount());
+    zeroInvalidRows(0, at.validCount());
     fenceWgmma();
     startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(0));
     commitWgmma();
@@ -194,7 +194,7 @@ struct HopperQueries {
       at.next();
       const int next = at.isValid() ? step + 1 : step;
       pipeline.consumerWait(next);
-      if (at.isValid()) clearTiles(next, at.validCount());
+      if (at.isValid()) zeroInvalidRows(next, at.validCount());
       fenceWgmma();
       startMatmulTransposed<T, D, kRows>(s, q, group * 64, pipeline.tile(next));
       commitWgmma();
@@ -225,9 +225,9 @@ DEVICE void attendKeysHopper(const AttendBackwardHopperParameters& p) {
     if (threadIdx.x == 0) keys.load(at);
     using ColumnStatistics = typename Keys::RowStatistics;
     const auto lse = [&](const RowRange& rows, int row) { return loadLse(p.base.lse, rows, row); };
-    const auto lse2 = [&](const RowRange& rows, int row) { return lse(rows, row) * kLog2e; };
+    const auto lseLog2 = [&](const RowRange& rows, int row) { return lse(rows, row) * kLog2e; };
     const auto delta = [&](const RowRange& rows, int row) { return loadDelta(p.base.delta, rows, row); };
-    if (warp == 1) keys.loadStatistics(at, [](ColumnStatistics to) { return to.lse2(); }, lse2);
+    if (warp == 1) keys.loadStatistics(at, [](ColumnStatistics to) { return to.lseLog2(); }, lseLog2);
     if (warp == 2) keys.loadStatistics(at, [](ColumnStatistics to) { return to.delta(); }, delta);
     if (warp == 3) keys.loadStatistics(at, [](ColumnStatistics to) { return to.lse(); }, lse);
   } else {
@@ -244,7 +244,7 @@ DEVICE void attendQueriesHopper(const AttendBackwardHopperParameters& p) {
   const Part& firstPart = p.base.parts.part[work.first];
   const RowRange ownRange{batchIndex(p.base.parts), static_cast<int>(blockIdx.y), firstPart.row,
                           firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, Queries::kRows, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, Queries::kRows, work.tile);
   const typename Queries::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;
 

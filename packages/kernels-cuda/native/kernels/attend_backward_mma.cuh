@@ -54,18 +54,18 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
   const SharedAddress kTile = sharedBase(), vTile = kTile + kTileBytes<kKeys, D>;
   const SharedAddress stages = vTile + kTileBytes<kKeys, D>, statistics = stages + 4 * kTileBytes<kRows, D>;
   const auto qTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kRows, D>; };
-  const auto gTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
+  const auto dOutTile = [&](int step) { return qTile(step) + kTileBytes<kRows, D>; };
   using RowStatistics = ColumnStatistics<kRows>;
   const auto statisticsAt = [&](int step) { return RowStatistics{statistics + (step & 1) * RowStatistics::kBytes}; };
   const auto loadStep = [&](int step, const QueryTileIterator<kKeys, kRows>& of) {
     const RowRange rows = of.range(batch);
     loadTile<kRows, D, kThreads>(qTile(step), makeSource(p.q, rows, p.headDim), of.row0);
-    loadTile<kRows, D, kThreads>(gTile(step), makeSource(p.dOut, rows, p.valueHeadDim), of.row0);
+    loadTile<kRows, D, kThreads>(dOutTile(step), makeSource(p.dOut, rows, p.valueHeadDim), of.row0);
     if (threadIdx.x < kRows) {
       const int r = of.row0 + static_cast<int>(threadIdx.x);
       const RowStatistics to = statisticsAt(step);
       const float lse = loadLse(p.lse, rows, r);
-      storeShared(to.lse2() + threadIdx.x * 4, lse * kLog2e);
+      storeShared(to.lseLog2() + threadIdx.x * 4, lse * kLog2e);
       storeShared(to.delta() + threadIdx.x * 4, loadDelta(p.delta, rows, r));
       storeShared(to.lse() + threadIdx.x * 4, lse);
     }
@@ -101,9 +101,9 @@ DEVICE void attendKeysTile(const AttendBackwardParameters& p, const Scores& scor
       copy(weights[m], s[m]);
       modifiers.applyDropout(weights[m], changes[m]);
     }
-    multiply<T, D>(dv, weights, gTile(step), column0 / 8);
+    multiply<T, D>(dv, weights, dOutTile(step), column0 / 8);
     clear(dp);
-    multiplyTransposed<T, D>(dp, vTile, warp * M * 16, gTile(step));
+    multiplyTransposed<T, D>(dp, vTile, warp * M * 16, dOutTile(step));
 #pragma unroll
     for (int m = 0; m < M; m++) {
       modifiers.applyDropout(dp[m], changes[m]);
@@ -133,11 +133,12 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, kRows, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;
 
-  const SharedAddress qTile = sharedBase(), gTile = qTile + kTileBytes<kRows, D>, stages = gTile + kTileBytes<kRows, D>;
+  const SharedAddress qTile = sharedBase(), dOutTile = qTile + kTileBytes<kRows, D>;
+  const SharedAddress stages = dOutTile + kTileBytes<kRows, D>;
   const auto kTile = [&](int step) { return stages + (step & 1) * 2 * kTileBytes<kKeys, D>; };
   const auto vTile = [&](int step) { return kTile(step) + kTileBytes<kKeys, D>; };
   const auto loadStep = [&](int step) {
@@ -146,7 +147,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
     loadTile<kKeys, D, kThreads>(vTile(step), makeSource(p.v, keys, p.valueHeadDim), at.key0);
   };
   loadTile<kRows, D, kThreads>(qTile, makeSource(p.q, ownRange, p.headDim), row0);
-  loadTile<kRows, D, kThreads>(gTile, makeSource(p.dOut, ownRange, p.valueHeadDim), row0);
+  loadTile<kRows, D, kThreads>(dOutTile, makeSource(p.dOut, ownRange, p.valueHeadDim), row0);
   loadStep(0);
   commitCopies();
 
@@ -174,7 +175,7 @@ DEVICE void attendQueriesTile(const AttendBackwardParameters& p, const Scores& s
     clear(s);
     clear(dp);
     multiplyTransposed<T, D>(s, qTile, warp * M * 16, kTile(step));
-    multiplyTransposed<T, D>(dp, gTile, warp * M * 16, vTile(step));
+    multiplyTransposed<T, D>(dp, dOutTile, warp * M * 16, vTile(step));
     const auto modifiers = scores.forPart(currentTile.part, batch, head);
 #pragma unroll
     for (int m = 0; m < M; m++) {

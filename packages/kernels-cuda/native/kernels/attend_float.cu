@@ -99,7 +99,7 @@ DEVICE void attendFloat(const AttendParameters& p, const Scores& scores = {}) {
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, Tile::kSide, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, Tile::kSide, work.tile);
   KeyTileIterator<Tile::kSide, Tile::kSide> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
   const SharedAddress q = sharedBase(), k = q + Tile::kBytes, v = k + Tile::kBytes, square = v + Tile::kBytes;

@@ -41,11 +41,11 @@ struct HopperForward {
   }
 
   /// Before turns: all warpgroups meet here.
-  DEVICE void clearValues(int step, int validRows) const {
+  DEVICE void zeroInvalidValues(int step, int validRows) const {
     if (validRows >= kKeys) return;
     values.consumerWait(step);
-    clearRows<kKeys, D, kGroups>(values.tile(step), validRows);
-    syncCleared<kGroups>();
+    zeroRowsFrom<kKeys, D, kGroups>(values.tile(step), validRows);
+    syncZeroed<kGroups>();
   }
 
   /// A warpgroup that computes: 64 rows, of which this lane holds `row` and row + 8.
@@ -73,7 +73,7 @@ struct HopperForward {
 
     int step = 0, validRows = at.validCount();
     for (at.next(); at.isValid(); at.next()) {
-      clearValues(step, validRows);
+      zeroInvalidValues(step, validRows);
       validRows = at.validCount();
       step++;
       keys.consumerWait(step);
@@ -97,7 +97,7 @@ struct HopperForward {
       scaleRows(acc, decay);
       packRows<T>(weights, s);
     }
-    clearValues(step, validRows);
+    zeroInvalidValues(step, validRows);
     values.consumerWait(step);
     fenceWgmma();
     startMatmul<T>(acc, weights, values.tile(step));
@@ -115,7 +115,7 @@ DEVICE void attendHopper(const AttendHopperParameters& p) {
   const Part& firstPart = p.base.parts.part[work.first];
   const RowRange ownRange{batchIndex(p.base.parts), static_cast<int>(blockIdx.y), firstPart.row,
                           firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, Forward::kRows, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, Forward::kRows, work.tile);
   const typename Forward::Tiles at(p.base.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 

@@ -20,7 +20,7 @@ DEVICE void attendTile(const AttendParameters& p, const Scores& scores = {}) {
   const Part& firstPart = p.parts.part[work.first];
   const int batch = batchIndex(p.parts);
   const RowRange ownRange{batch, head, firstPart.row, firstPart.visible.rows};
-  const int row0 = lastTileFirst(ownRange.length, kRows, work.tile);
+  const int row0 = tileStartFromEnd(ownRange.length, kRows, work.tile);
   KeyTileIterator<kRows, kKeys> at(p.parts, work, row0);
   if (!at.isValid()) return;  // the state stays as it is
 

@@ -52,7 +52,7 @@ struct ColumnStatistics {
   static constexpr int kBytes = 12 * COLUMNS;
   SharedAddress at;
 
-  DEVICE SharedAddress lse2() const { return at; }
+  DEVICE SharedAddress lseLog2() const { return at; }
   DEVICE SharedAddress delta() const { return at + 4 * COLUMNS; }
   DEVICE SharedAddress lse() const { return at + 8 * COLUMNS; }
   /// Whether some lse is large.
@@ -80,12 +80,12 @@ DEVICE void probabilitiesByColumn(float (&s)[K][4], float scale, const ColumnSta
     }
     return;
   }
-  const float scale2 = scale * kLog2e;
+  const float scaleLog2 = scale * kLog2e;
 #pragma unroll
   for (int n = 0; n < K; n++) {
-    const float2 pair = loadShared2(of.lse2() + (n * 8 + first) * 4);
+    const float2 pair = loadShared2(of.lseLog2() + (n * 8 + first) * 4);
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -(i & 1 ? pair.y : pair.x)));
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scaleLog2, -(i & 1 ? pair.y : pair.x)));
   }
 }
 
@@ -111,11 +111,11 @@ DEVICE void probabilitiesByRow(float (&s)[K][4], float scale, const float (&lse)
     }
     return;
   }
-  const float scale2 = scale * kLog2e, lse2[] = {lse[0] * kLog2e, lse[1] * kLog2e};
+  const float scaleLog2 = scale * kLog2e, lseLog2[] = {lse[0] * kLog2e, lse[1] * kLog2e};
 #pragma unroll
   for (int n = 0; n < K; n++) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scale2, -lse2[i >> 1]));
+    for (int i = 0; i < 4; i++) s[n][i] = fastExp2(fmaf(s[n][i], scaleLog2, -lseLog2[i >> 1]));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace mosaic::cuda {
 
 /// Registers of a multiprocessor.
-constexpr int kRegisterFile = 65536;
+constexpr int kRegisterFileSize = 65536;
 
 /// `groups` warpgroups compute, with 64 rows each; one more loads. Both walk over `stepTile` keys (or rows) at a time.
 struct HopperShape {
@@ -17,7 +17,7 @@ struct HopperShape {
 
   HOST_AND_DEVICE constexpr int threads() const { return (groups + 1) * 128; }
   /// What a thread has when the block starts: what ptxas gives it at most, in eights, so that one block fits.
-  HOST_AND_DEVICE constexpr int initialRegisters() const { return kRegisterFile / threads() / 8 * 8; }
+  HOST_AND_DEVICE constexpr int initialRegisters() const { return kRegisterFileSize / threads() / 8 * 8; }
   /// What threads that load keep, and what those that compute then find in the block's pool. The pool is what the block
   /// started with, not the register file: a request for more waits for ever.
   HOST_AND_DEVICE constexpr int producerRegisters() const { return groups == 3 ? 32 : 24; }
@@ -29,7 +29,7 @@ struct HopperShape {
 /// How many tiles of each kind are under way or in use.
 constexpr int kStages = 2;
 /// Barriers: one of the block's own tiles; of each stage of two rings, full and free.
-constexpr int kBarriers = 1 + 4 * kStages, kBarrierBytes = kBarriers * 8;
+constexpr int kBarrierCount = 1 + 4 * kStages, kBarrierBytes = kBarrierCount * 8;
 
 // Shah et al. 2024 (FlashAttention-3) for tiles; FlashAttention's tile sizes for each head size.
 HOST_AND_DEVICE constexpr HopperShape forwardHopperShape(int headDim) {

@@ -12,7 +12,7 @@
 namespace mosaic::cuda {
 
 /// Named barriers: 0 is the block's, warpgroups take turns by 1 to 3.
-constexpr int kClearBarrier = 4;
+constexpr int kZeroedBarrier = 4;
 
 constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
 
@@ -44,22 +44,23 @@ DEVICE void loadPanels(SharedAddress tile, const TensorMap& map, TmaCoordinates 
 }
 
 /// Rows [seen, ROWS) of a tile become 0: TMA brings whatever lies beyond those that a block sees, and 0 · NaN is NaN.
-/// For all threads that compute, which are GROUPS warpgroups; then syncCleared.
+/// For all threads that compute, which are GROUPS warpgroups; then syncZeroed.
 template <int ROWS, int D, int GROUPS>
-DEVICE void clearRows(SharedAddress tile, int validRows) {
-  constexpr int kWords = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
+DEVICE void zeroRowsFrom(SharedAddress tile, int validRows) {
+  constexpr int kWordsPerRow = kSwizzleRowBytes / 4;  // a row is a line of each panel, however permuted
 #pragma unroll
   for (int panel = 0; panel < D / kPanelColumns; panel++) {
     const SharedAddress lines = tile + panel * ROWS * kSwizzleRowBytes;
-    for (int i = validRows * kWords + static_cast<int>(threadIdx.x) - 128; i < ROWS * kWords; i += GROUPS * 128) {
+    const int first = validRows * kWordsPerRow + static_cast<int>(threadIdx.x) - 128;
+    for (int i = first; i < ROWS * kWordsPerRow; i += GROUPS * 128) {
       storeSharedBits(lines + i * 4, 0);
     }
   }
 }
 template <int GROUPS>
-DEVICE void syncCleared() {
+DEVICE void syncZeroed() {
   fenceAsyncProxy();
-  syncNamed(kClearBarrier, GROUPS * 128);
+  syncNamed(kZeroedBarrier, GROUPS * 128);
 }
 
 /// Tiles of BYTES in turn, one for each step: one is filled while another is used.

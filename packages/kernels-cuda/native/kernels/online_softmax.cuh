@@ -86,11 +86,11 @@ DEVICE void onlineSoftmax(float (&s)[K][4], float scale, float (&m)[2], float (&
       for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = scaledExp(s[n][i], scale, baseMax[i >> 1]);
     }
   } else {
-    const float scale2 = scale * kLog2e, base2[] = {baseMax[0] * kLog2e, baseMax[1] * kLog2e};
+    const float scaleLog2 = scale * kLog2e, baseMaxLog2[] = {baseMax[0] * kLog2e, baseMax[1] * kLog2e};
 #pragma unroll
     for (int n = 0; n < K; n++) {
 #pragma unroll
-      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = fastExp2(fmaf(s[n][i], scale2, -base2[i >> 1]));
+      for (int i = 0; i < 4; i++) sum[i >> 1] += s[n][i] = fastExp2(fmaf(s[n][i], scaleLog2, -baseMaxLog2[i >> 1]));
     }
   }
 #pragma unroll

@@ -61,9 +61,9 @@ DEVICE SinCos sinCos2Pi(float u) {
   const float q = polynomial(z, {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f});
   const float c = addRounded(addRounded(mulRounded(mulRounded(q, z), z), -mulRounded(0.5f, z)), 1.f);
   const uint32_t quarter = bitsOf(shifted);
-  const bool isOdd = quarter & 1;
-  return {floatFromBits(bitsOf(isOdd ? c : s) ^ (quarter & 2) << 30),
-          floatFromBits(bitsOf(isOdd ? s : c) ^ ((quarter + 1) & 2) << 30)};
+  const bool isOddQuarter = quarter & 1;
+  return {floatFromBits(bitsOf(isOddQuarter ? c : s) ^ (quarter & 2) << 30),
+          floatFromBits(bitsOf(isOddQuarter ? s : c) ^ ((quarter + 1) & 2) << 30)};
 }
 
 /// The four words of a block of four elements: it encrypts the counter (block, stream) under the key `seed`. Salmon,

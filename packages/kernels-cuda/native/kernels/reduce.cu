@@ -52,10 +52,10 @@ DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
       const int depthA = i % kMatmulDepth, rowA = i / kMatmulDepth, depthB = i / kMatmulTile, columnB = i % kMatmulTile;
       const bool isInBoundsA = row0 + rowA < p.m && k0 + depthA < p.k,
                  isInBoundsB = column0 + columnB < p.n && k0 + depthB < p.k;
-      const int64_t fromA = at[1] + (row0 + rowA) * p.aStep[0] + (k0 + depthA) * p.aStep[1];
-      const int64_t fromB = at[2] + (k0 + depthB) * p.bStep[0] + (column0 + columnB) * p.bStep[1];
-      storeShared(elementAddress(aTile, depthA, rowA), isInBoundsA ? loadElement(a, fromA) : 0.f);
-      storeShared(elementAddress(bTile, depthB, columnB), isInBoundsB ? loadElement(b, fromB) : 0.f);
+      const int64_t offsetA = at[1] + (row0 + rowA) * p.aStep[0] + (k0 + depthA) * p.aStep[1];
+      const int64_t offsetB = at[2] + (k0 + depthB) * p.bStep[0] + (column0 + columnB) * p.bStep[1];
+      storeShared(elementAddress(aTile, depthA, rowA), isInBoundsA ? loadElement(a, offsetA) : 0.f);
+      storeShared(elementAddress(bTile, depthB, columnB), isInBoundsB ? loadElement(b, offsetB) : 0.f);
     }
     syncBlock();
     for (int depth = 0; depth < kMatmulDepth; depth++) {

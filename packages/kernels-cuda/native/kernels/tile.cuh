@@ -10,8 +10,8 @@ namespace mosaic::cuda {
 
 template <int D>
 DEVICE SharedAddress tileAt(SharedAddress tile, int row, int chunk) {
-  const int swizzled = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
-  return tile + row * (D * 2) + (swizzled << 4);
+  const int swizzledChunk = D == 32 ? chunk ^ (row >> 1 & 3) : chunk ^ (row & 7);  // two rows of 32 share the banks
+  return tile + row * (D * 2) + (swizzledChunk << 4);
 }
 template <int ROWS, int D>
 constexpr int kTileBytes = ROWS * D * 2;
@@ -42,14 +42,14 @@ DEVICE Source makeSource(const Matrix& x, const RowRange& run, int columns) {
 /// Starts copying rows [row0, row0 + ROWS); what lies past the end or right of the last column becomes 0.
 template <int ROWS, int D, int THREADS>
 DEVICE void loadTile(SharedAddress tile, const Source& source, int row0) {
-  constexpr int kChunks = D / 8;
-  static_assert(ROWS * kChunks % THREADS == 0);
+  constexpr int kChunksPerRow = D / 8;
+  static_assert(ROWS * kChunksPerRow % THREADS == 0);
 #pragma unroll
-  for (int i = 0; i < ROWS * kChunks / THREADS; i++) {
-    const int n = i * THREADS + threadIdx.x, r = n / kChunks, column = n % kChunks * 8;
+  for (int i = 0; i < ROWS * kChunksPerRow / THREADS; i++) {
+    const int n = i * THREADS + threadIdx.x, r = n / kChunksPerRow, column = n % kChunksPerRow * 8;
     const bool isInBounds = row0 + r < source.length && column < source.columns;
     const uint16_t* from = source.data + (isInBounds ? (row0 + r) * source.stride + column : 0);
-    const SharedAddress to = tileAt<D>(tile, r, n % kChunks);
+    const SharedAddress to = tileAt<D>(tile, r, n % kChunksPerRow);
     if (source.isAligned) copyAsync16(to, from, isInBounds);
     else copyElements(to, from, isInBounds ? source.columns - column : 0);
   }

@@ -29,7 +29,7 @@ DEVICE WorkTile findWorkTile(const Parts& parts, int block) {
 DEVICE int batchIndex(const Parts& parts) { return parts.batch + static_cast<int>(blockIdx.z); }
 
 /// The first row of the `tile`th block to start, if the last rows go first: under a causal mask they take longest.
-DEVICE int lastTileFirst(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
+DEVICE int tileStartFromEnd(int rows, int size, int tile) { return ((rows - 1) / size - tile) * size; }
 
 /// Walks over the keys that some of rows [row0, row0 + ROWS) see, SIZE at a time.
 template <int ROWS, int SIZE>
@@ -64,11 +64,11 @@ struct KeyTileIterator {
   DEVICE void seek() {
     for (; part < lastPart; part++) {
       const VisibleInterval& visible = this->visible();
-      const int rowLast = min(row0 + ROWS, visible.rows) - 1;
+      const int lastRow = min(row0 + ROWS, visible.rows) - 1;
       key0 = edgePosition(visible, visible.begin, row0);
-      end = edgePosition(visible, visible.end, rowLast);
+      end = edgePosition(visible, visible.end, lastRow);
       if (key0 >= end) continue;
-      fullBegin = edgePosition(visible, visible.begin, rowLast);
+      fullBegin = edgePosition(visible, visible.begin, lastRow);
       fullEnd = edgePosition(visible, visible.end, row0);
       return;
     }
@@ -113,13 +113,13 @@ struct QueryTileIterator {
   DEVICE void seek() {
     for (; part < lastPart; part++) {
       const VisibleInterval& visible = this->visible();
-      const int keyLast = min(key0 + KEYS, visible.keys) - 1;
+      const int lastKey = min(key0 + KEYS, visible.keys) - 1;
       begin = firstRowBeyond(visible, visible.end, key0);
-      end = firstRowBeyond(visible, visible.begin, keyLast);
+      end = firstRowBeyond(visible, visible.begin, lastKey);
       if (begin >= end) continue;
       row0 = begin;
       head = firstHead;
-      fullBegin = firstRowBeyond(visible, visible.end, keyLast);
+      fullBegin = firstRowBeyond(visible, visible.end, lastKey);
       fullEnd = firstRowBeyond(visible, visible.begin, key0);
       return;
     }

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer, type Server } from "node:net";
 import { hostname } from "node:os";
 import type { Duplex } from "node:stream";
-import { sameSecret } from "../secret.ts";
+import { isSameSecret } from "../secret.ts";
 import { Channel } from "./channel.ts";
 import { FAILURE_CODES, decode, type FrameOf, peekHello, MAGIC, PROTOCOL_VERSION, ROLES } from "./frames.ts";
 import { type Listener, type Network, tcpNetwork } from "./network.ts";
@@ -183,9 +183,9 @@ export class Agent implements AsyncDisposable {
       throw new TypeError(`Agent: agent ${this.#index} requires the address of the root agent`);
     if (children) this.#listener = await network.listen((stream) => this.#accept(stream));
     if (root !== undefined && this.#index > 0) {
-      const self = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
+      const agentFields = { agent: this.#index, host: this.#host, address: this.#listener?.address ?? "" };
       const protocol = { magic: MAGIC, version: PROTOCOL_VERSION, secret, role: ROLES.agent };
-      const hello: FrameOf<"hello"> = { kind: "hello", ...protocol, ...self };
+      const hello: FrameOf<"hello"> = { kind: "hello", ...protocol, ...agentFields };
       this.#parent = new Parent({ network, root, hello, onLost: (refusal) => this.#onParentLost(refusal) });
       this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, this.#parent);
     }
@@ -228,7 +228,7 @@ export class Agent implements AsyncDisposable {
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const hello = peekHello(content);
     if (hello === undefined) throw new ProtocolError("expected a hello frame first, received a different frame");
-    if (!sameSecret(hello.secret, this.#options.secret ?? ""))
+    if (!isSameSecret(hello.secret, this.#options.secret ?? ""))
       return this.#reject(
         channel,
         `shared secret mismatch with the agent on ${this.#host}; pass the same MOSAIC_TOKEN_FILE to all processes of the job`,
@@ -243,7 +243,7 @@ export class Agent implements AsyncDisposable {
     const { role, agent, host, address } = decode(content) as FrameOf<"hello">;
     channel.authenticate();
     const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
-    const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorld: -1 };
+    const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorldNumber: -1 };
     if (isObserver) {
       // An agent lasts as long as its ranks, also while it is observed.
       this.#connections.delete(channel);

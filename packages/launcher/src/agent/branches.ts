@@ -19,8 +19,8 @@ export class DebouncedFlush {
   /** There is something to flush. */
   schedule(): void {
     if (this.#timer !== undefined || this.#isDisposed) return;
-    const delay = this.#lastFlushAt + this.#windowMs - performance.now();
-    this.#timer = delay > 0 ? setTimeout(() => this.flushNow(), delay) : setImmediate(() => this.flushNow());
+    const delayMs = this.#lastFlushAt + this.#windowMs - performance.now();
+    this.#timer = delayMs > 0 ? setTimeout(() => this.flushNow(), delayMs) : setImmediate(() => this.flushNow());
   }
 
   /** Flushes now what was scheduled. */
@@ -55,7 +55,7 @@ export type LocalWorldFrame = WorldFrame extends infer F ? (F extends WorldFrame
 
 interface Branch {
   /** The world's number on this connection. */
-  readonly number: number;
+  readonly worldNumber: number;
   readonly ranks: Set<number>;
 }
 
@@ -74,9 +74,9 @@ export class Branches {
   }
 
   /** Adds a connection; false if it is there. */
-  add(link: Link, number: number): boolean {
+  add(link: Link, worldNumber: number): boolean {
     if (this.#branchOfLink.has(link)) return false;
-    this.#branchOfLink.set(link, { number, ranks: new Set() });
+    this.#branchOfLink.set(link, { worldNumber, ranks: new Set() });
     return true;
   }
 
@@ -105,7 +105,7 @@ export class Branches {
   }
 
   worldNumberOf(link: Link): number | undefined {
-    return this.#branchOfLink.get(link)?.number;
+    return this.#branchOfLink.get(link)?.worldNumber;
   }
 
   /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
@@ -157,7 +157,7 @@ export class Branches {
 
   send(link: Link, frame: LocalWorldFrame): void {
     const branch = this.#branchOfLink.get(link);
-    if (branch !== undefined) link.channel.send({ ...frame, world: branch.number });
+    if (branch !== undefined) link.channel.send({ ...frame, world: branch.worldNumber });
   }
 
   /** To each of the links, by default all: encoded once. */
@@ -172,12 +172,12 @@ export class Branches {
 
   /** The same of an encoded frame. */
   forward(encoded: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
-    const copies = new Map<number, Buffer>();
+    const copyByWorldNumber = new Map<number, Buffer>();
     for (const link of links) {
-      const number = this.worldNumberOf(link);
-      if (number === undefined) continue;
-      let copy = copies.get(number);
-      if (copy === undefined) copies.set(number, (copy = withWorldNumber(encoded, number)));
+      const worldNumber = this.worldNumberOf(link);
+      if (worldNumber === undefined) continue;
+      let copy = copyByWorldNumber.get(worldNumber);
+      if (copy === undefined) copyByWorldNumber.set(worldNumber, (copy = withWorldNumber(encoded, worldNumber)));
       link.channel.write(copy);
     }
   }

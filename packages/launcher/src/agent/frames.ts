@@ -257,29 +257,29 @@ interface FrameCodec {
   readonly body: Codec<object>;
 }
 
-const byKind = new Map<Kind, FrameCodec>();
-const byType = new Map<number, FrameCodec>();
+const codecByKind = new Map<Kind, FrameCodec>();
+const codecByType = new Map<number, FrameCodec>();
 for (const [name, [type, fields]] of Object.entries(frameLayouts)) {
   const codec = { kind: name as Kind, type, body: record<object>(fields) };
-  byKind.set(codec.kind, codec);
-  byType.set(type, codec);
+  codecByKind.set(codec.kind, codec);
+  codecByType.set(type, codec);
 }
 
 /** Bytes of a frame, its length included. */
 export function encode(frame: Frame): Buffer {
-  const { type, body } = byKind.get(frame.kind) as FrameCodec;
-  const out = new ByteWriter();
-  out.reserve(4);
-  u8.write(out, type);
-  body.write(out, frame);
-  out.memory.writeUInt32LE(out.bytes.length - 4, 0);
-  return out.bytes;
+  const { type, body } = codecByKind.get(frame.kind) as FrameCodec;
+  const writer = new ByteWriter();
+  writer.reserve(4);
+  u8.write(writer, type);
+  body.write(writer, frame);
+  writer.memory.writeUInt32LE(writer.bytes.length - 4, 0);
+  return writer.bytes;
 }
 
 /** The same frame of a world under its number on another connection. */
-export function withWorldNumber(encoded: Buffer, number: number): Buffer {
+export function withWorldNumber(encoded: Buffer, worldNumber: number): Buffer {
   const copy = Buffer.from(encoded);
-  copy.writeUInt32LE(number, 5);
+  copy.writeUInt32LE(worldNumber, 5);
   return copy;
 }
 
@@ -293,29 +293,29 @@ export function withLengthPrefix(content: Buffer): Buffer {
 
 /** The kind of a frame, and its world's number; undefined for one that is of no world. */
 export function peekHeader(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
-  const kind = byType.get(content[0] as number)?.kind;
+  const kind = codecByType.get(content[0] as number)?.kind;
   return kind === undefined || content.length < 5 ? undefined : { kind, world: content.readUInt32LE(1) };
 }
 
 /** A frame without its length. Throws ProtocolError. */
 export function decode(content: Buffer): Frame {
-  const from = new ByteReader(content);
-  const type = u8.read(from);
-  const codec = byType.get(type);
+  const reader = new ByteReader(content);
+  const type = u8.read(reader);
+  const codec = codecByType.get(type);
   if (codec === undefined) throw new ProtocolError(`expected a known frame type, received ${type}`);
-  const value = { kind: codec.kind, ...codec.body.read(from) } as Frame;
-  if (from.remaining > 0)
+  const value = { kind: codec.kind, ...codec.body.read(reader) } as Frame;
+  if (reader.remainingBytes > 0)
     throw new ProtocolError(
-      `expected the end of the ${codec.kind} frame after its last field, received ${from.remaining} more bytes`,
+      `expected the end of the ${codec.kind} frame after its last field, received ${reader.remainingBytes} more bytes`,
     );
   return value;
 }
 
 /** Version and secret of a hello of any version; undefined for what is no hello. */
 export function peekHello(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
-  const from = new ByteReader(content);
-  if (u8.read(from) !== frameLayouts.hello[0] || u32.read(from) !== MAGIC) return undefined;
-  return { version: u32.read(from), secret: text.read(from) };
+  const reader = new ByteReader(content);
+  if (u8.read(reader) !== frameLayouts.hello[0] || u32.read(reader) !== MAGIC) return undefined;
+  return { version: u32.read(reader), secret: text.read(reader) };
 }
 
 /** Cuts a byte stream into frames without their lengths. */
@@ -339,12 +339,12 @@ export class FrameReader {
       throw new ProtocolError(`expected a frame of 1 to ${this.limit} bytes, received ${length} bytes`);
     if (this.#size < 4 + length) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4 + length) this.#join();
-    const joined = this.#chunks[0] as Buffer;
-    const trailingBytes = joined.subarray(4 + length);
+    const joinedBytes = this.#chunks[0] as Buffer;
+    const trailingBytes = joinedBytes.subarray(4 + length);
     if (trailingBytes.length > 0) this.#chunks[0] = trailingBytes;
     else this.#chunks.shift();
     this.#size -= 4 + length;
-    return joined.subarray(4, 4 + length);
+    return joinedBytes.subarray(4, 4 + length);
   }
 
   #join(): void {

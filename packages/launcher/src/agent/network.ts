@@ -54,8 +54,11 @@ export const formatAddress = (host: string, port: number): string =>
 
 /** The parts of `host:port` or `[host]:port`. */
 export function parseAddress(address: string): { readonly host: string; readonly port: number } {
-  const colon = address.lastIndexOf(":");
-  return { host: address.slice(0, colon).replace(/^\[(.*)\]$/, "$1"), port: Number(address.slice(colon + 1)) };
+  const colonIndex = address.lastIndexOf(":");
+  return {
+    host: address.slice(0, colonIndex).replace(/^\[(.*)\]$/, "$1"),
+    port: Number(address.slice(colonIndex + 1)),
+  };
 }
 
 /** The port of a server that listens. */

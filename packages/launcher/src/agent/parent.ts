@@ -54,11 +54,11 @@ export class Parent {
   }
 
   openWorldLink(): ParentLink {
-    const number = this.#nextWorld++;
+    const worldNumber = this.#nextWorld++;
     return {
-      send: (frame) => this.#send(encode({ ...frame, world: number })),
-      registerWorld: (world) => void this.#worlds.set(number, world),
-      unregisterWorld: () => void this.#worlds.delete(number),
+      send: (frame) => this.#send(encode({ ...frame, world: worldNumber })),
+      registerWorld: (world) => void this.#worlds.set(worldNumber, world),
+      unregisterWorld: () => void this.#worlds.delete(worldNumber),
     };
   }
 
@@ -85,7 +85,7 @@ export class Parent {
   async #connect(): Promise<void> {
     let address = this.#options.root;
     while (!this.#isClosed && this.#failure === undefined) {
-      const redirectAddress = await this.#attempt(address);
+      const redirectAddress = await this.#connectThrough(address);
       if (this.#isAccepted) return;
       address = redirectAddress ?? this.#options.root;
       if (redirectAddress === undefined) await delay(RETRY_DELAY_MS, undefined, { ref: false });
@@ -93,7 +93,7 @@ export class Parent {
   }
 
   /** Resolves once accepted, or when the connection has ended: with the address that this agent was sent to. */
-  async #attempt(address: string): Promise<string | undefined> {
+  async #connectThrough(address: string): Promise<string | undefined> {
     let stream: Awaited<ReturnType<Network["connect"]>>;
     try {
       stream = await this.#options.network.connect(address);

@@ -56,7 +56,7 @@ interface PendingGather extends PositionSelection {
 /** Where ranks are: requests are merged on their way to the root, and answers on theirs. */
 export class PositionCollector {
   readonly #branches: Branches;
-  readonly #exits: Pick<ExitTracker, "exited" | "lost">;
+  readonly #exitTracker: Pick<ExitTracker, "exited" | "lost">;
   readonly #batch = new DebouncedFlush(BATCH_WINDOW_MS, () => this.#flush());
   #requesters: Requester[] = [];
   readonly #pendingRequests = new Map<bigint, readonly Requester[]>();
@@ -65,9 +65,9 @@ export class PositionCollector {
   #nextRequest = 0n;
   #nextQuery = 0;
 
-  constructor(branches: Branches, exits: Pick<ExitTracker, "exited" | "lost">) {
+  constructor(branches: Branches, exitTracker: Pick<ExitTracker, "exited" | "lost">) {
     this.#branches = branches;
-    this.#exits = exits;
+    this.#exitTracker = exitTracker;
   }
 
   /** From below. */
@@ -164,7 +164,7 @@ export class PositionCollector {
   #addExited(positions: readonly RankPosition[], requestedRanks: RankRanges): readonly RankPosition[] {
     const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "", metrics: [] };
     const table = new PositionTable();
-    const { exited, lost } = this.#exits;
+    const { exited, lost } = this.#exitTracker;
     table.addSubset(positions, subtractRankRanges(requestedRanks, toRankRanges([...exited.keys(), ...lost])));
     for (const [rank, last] of exited)
       if (includesRank(requestedRanks, rank))
@@ -179,8 +179,8 @@ export class PositionCollector {
   #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
     for (const { link, request, ranks, metrics } of requesters) {
       const table = new PositionTable();
-      const visiblePositions = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
-      table.addSubset(visiblePositions, ranks);
+      const replyPositions = metrics ? positions : positions.map((position) => ({ ...position, metrics: [] }));
+      table.addSubset(replyPositions, ranks);
       this.#branches.send(link, { kind: "positions", request, positions: table.positions });
     }
   }
@@ -188,7 +188,7 @@ export class PositionCollector {
 
 /** Places by all but their ranks: ranks that are in the same one are one entry. */
 class PositionTable {
-  readonly #positions = new Map<string, { readonly position: RankPosition; readonly parts: RankRanges[] }>();
+  readonly #positions = new Map<string, { readonly position: RankPosition; readonly rangeLists: RankRanges[] }>();
 
   add(ranges: RankRanges, position: Omit<RankPosition, "ranks">): void {
     if (ranges.length === 0) return;
@@ -196,8 +196,8 @@ class PositionTable {
     const values = metrics.flatMap((rankMetrics) => Object.values(rankMetrics));
     const key = [activity, group, sequence, index, operation, description, last, ...values].join("\n");
     const knownPosition = this.#positions.get(key);
-    if (knownPosition !== undefined) knownPosition.parts.push(ranges);
-    else this.#positions.set(key, { position: { ...position, ranks: [] }, parts: [ranges] });
+    if (knownPosition !== undefined) knownPosition.rangeLists.push(ranges);
+    else this.#positions.set(key, { position: { ...position, ranks: [] }, rangeLists: [ranges] });
   }
 
   /** Of the positions, those of these ranks. */
@@ -209,8 +209,8 @@ class PositionTable {
   get positions(): readonly RankPosition[] {
     let bytes = 0;
     const positions: RankPosition[] = [];
-    for (const { position, parts } of this.#positions.values()) {
-      const ranks = unionRankRanges(parts);
+    for (const { position, rangeLists } of this.#positions.values()) {
+      const ranks = unionRankRanges(rangeLists);
       bytes +=
         (position.metrics.length > 0 ? 144 : 64) +
         8 * ranks.length +

@@ -9,7 +9,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { UsageError } from "../errors.ts";
 import { bindAddress } from "../nodes/address.ts";
 import { jobSecret } from "../secret.ts";
-import { portOwner } from "../report/port-owner.ts";
+import { findPortOwner } from "../report/port-owner.ts";
 import { Agent, type AgentOptions } from "./agent.ts";
 import { parseAddress } from "./network.ts";
 import { sharedTls, tlsNetwork, TlsServer } from "./tls.ts";
@@ -84,7 +84,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
       if (code === "EADDRINUSE" && !hasTimedOut()) await delay(RETRY_DELAY_MS);
       else if (code === "EADDRINUSE")
         throw new UsageError(
-          `port ${endpoint.port} is in use by ${portOwner(endpoint.port) ?? "another process"}; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
+          `port ${endpoint.port} is in use by ${findPortOwner(endpoint.port) ?? "another process"}; set MASTER_PORT or MOSAIC_MASTER_PORT to a different port on all hosts`,
         );
       else if (code === "EADDRNOTAVAIL")
         throw new UsageError(

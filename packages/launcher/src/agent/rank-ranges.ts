@@ -76,10 +76,10 @@ export function includesRank(ranges: RankRanges, rank: number): boolean {
 /** `rank 2`, `ranks 2, 5-9`: at most 16 ranges. */
 export function formatRankRanges(ranks: Iterable<number>): string {
   const ranges = toRankRanges(ranks);
-  const parts = ranges
+  const rangeTexts = ranges
     .slice(0, 16)
     .map(([first, count]) => (count === 1 ? `${first}` : `${first}-${first + count - 1}`));
   const omittedCount = countRanks(ranges.slice(16));
   const isSingleRank = ranges.length === 1 && ranges[0]?.[1] === 1;
-  return `${isSingleRank ? "rank" : "ranks"} ${parts.join(", ")}${omittedCount > 0 ? ` and ${omittedCount} more` : ""}`;
+  return `${isSingleRank ? "rank" : "ranks"} ${rangeTexts.join(", ")}${omittedCount > 0 ? ` and ${omittedCount} more` : ""}`;
 }

@@ -103,9 +103,9 @@ export class Rendezvous {
   #addMember(link: Link, member: Member, parameters: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
-      const conflict = this.#describeConflict(member, parameters);
-      if (conflict !== undefined) {
-        this.#options.reject({ code: FAILURE_CODES.mismatch, message: conflict });
+      const conflictMessage = this.#describeConflict(member, parameters);
+      if (conflictMessage !== undefined) {
+        this.#options.reject({ code: FAILURE_CODES.mismatch, message: conflictMessage });
         return false;
       }
     } else {
@@ -134,9 +134,9 @@ export class Rendezvous {
     if (this.#parameters !== undefined && this.#parameters.deadline <= parameters.deadline) return;
     this.#parameters = { ...parameters, size: this.#parameters?.size ?? parameters.size };
     clearTimeout(this.#timer);
-    const delay = this.#options.branches.isRoot ? 0 : ROOT_EXPIRES_EARLIER_MS;
-    const remaining = Math.max(0, parameters.deadline + delay - performance.now());
-    this.#timer = setTimeout(() => this.#expire(), Math.min(remaining, MAX_TIMER_MS));
+    const extraDelayMs = this.#options.branches.isRoot ? 0 : ROOT_EXPIRES_EARLIER_MS;
+    const remainingMs = Math.max(0, parameters.deadline + extraDelayMs - performance.now());
+    this.#timer = setTimeout(() => this.#expire(), Math.min(remainingMs, MAX_TIMER_MS));
   }
 
   #expire(): void {

@@ -19,8 +19,8 @@ export const LIMITS = {
 /** How one field is written. Memory is little-endian wherever Node runs. `minBytes` bounds the length of lists before anything is allocated. */
 export interface Codec<T> {
   readonly minBytes: number;
-  write(out: ByteWriter, value: T): void;
-  read(from: ByteReader): T;
+  write(writer: ByteWriter, value: T): void;
+  read(reader: ByteReader): T;
 }
 
 /** Little-endian bytes that grow. */
@@ -59,13 +59,15 @@ export class ByteReader {
     this.#bytes = bytes;
   }
 
-  get remaining(): number {
+  get remainingBytes(): number {
     return this.#bytes.length - this.#offset;
   }
 
   readBytes(count: number): Buffer {
-    if (count > this.remaining)
-      throw new ProtocolError(`truncated frame: expected a field of ${count} bytes, received ${this.remaining} bytes`);
+    if (count > this.remainingBytes)
+      throw new ProtocolError(
+        `truncated frame: expected a field of ${count} bytes, received ${this.remainingBytes} bytes`,
+      );
     this.#offset += count;
     return this.#bytes.subarray(this.#offset - count, this.#offset);
   }
@@ -73,7 +75,7 @@ export class ByteReader {
   /** The length of a list whose elements take `least` bytes or more. */
   count(minBytes: number): number {
     const count = this.readBytes(4).readUInt32LE();
-    if (count * minBytes > this.remaining)
+    if (count * minBytes > this.remainingBytes)
       throw new ProtocolError(`expected a list that fits in its frame, received a list of ${count} elements`);
     return count;
   }
@@ -112,15 +114,15 @@ export const i64: Codec<bigint> = fixedSizeCodec(
 /** A list of i64, without an object for each. */
 export const i64Array: Codec<BigInt64Array> = {
   minBytes: 4,
-  write(out, values) {
-    u32.write(out, values.length);
-    const at = out.reserve(values.byteLength);
-    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(out.memory, at);
+  write(writer, values) {
+    u32.write(writer, values.length);
+    const at = writer.reserve(values.byteLength);
+    Buffer.from(values.buffer, values.byteOffset, values.byteLength).copy(writer.memory, at);
   },
-  read(from) {
-    const count = from.count(8);
+  read(reader) {
+    const count = reader.count(8);
     const values = new BigInt64Array(count);
-    from.readBytes(8 * count).copy(Buffer.from(values.buffer));
+    reader.readBytes(8 * count).copy(Buffer.from(values.buffer));
     return values;
   },
 };
@@ -132,53 +134,53 @@ function fixedSizeCodec<T>(
 ): Codec<T> {
   return {
     minBytes,
-    write(out, value) {
-      const at = out.reserve(minBytes);
-      write(out.memory, value, at);
+    write(writer, value) {
+      const at = writer.reserve(minBytes);
+      write(writer.memory, value, at);
     },
-    read: (from) => read(from.readBytes(minBytes)),
+    read: (reader) => read(reader.readBytes(minBytes)),
   };
 }
 
 /** UTF-8, cut at `LIMITS.text` bytes when written. */
 export const text: Codec<string> = {
   minBytes: 4,
-  write: (out, value) => writeBytes(out, Buffer.from(value).subarray(0, LIMITS.text)),
-  read: (from) => readBytes(from, LIMITS.text).toString(),
+  write: (writer, value) => writeBytes(writer, Buffer.from(value).subarray(0, LIMITS.text)),
+  read: (reader) => readBytes(reader, LIMITS.text).toString(),
 };
 
 export const bytes: Codec<Buffer> = {
   minBytes: 4,
   write: writeBytes,
-  read: (from) => Buffer.from(readBytes(from, LIMITS.value)),
+  read: (reader) => Buffer.from(readBytes(reader, LIMITS.value)),
 };
 
-function writeBytes(out: ByteWriter, value: Buffer): void {
-  u32.write(out, value.length);
-  const at = out.reserve(value.length);
-  value.copy(out.memory, at);
+function writeBytes(writer: ByteWriter, value: Buffer): void {
+  u32.write(writer, value.length);
+  const at = writer.reserve(value.length);
+  value.copy(writer.memory, at);
 }
 
-function readBytes(from: ByteReader, maxBytes: number): Buffer {
-  const length = from.count(1);
+function readBytes(reader: ByteReader, maxBytes: number): Buffer {
+  const length = reader.count(1);
   if (length > maxBytes)
     throw new ProtocolError(`expected a field of at most ${maxBytes} bytes, received ${length} bytes`);
-  return from.readBytes(length);
+  return reader.readBytes(length);
 }
 
 export const rankRanges: Codec<RankRanges> = {
   minBytes: 4,
-  write(out, value) {
-    u32.write(out, value.length);
+  write(writer, value) {
+    u32.write(writer, value.length);
     for (const [first, count] of value) {
-      u32.write(out, first);
-      u32.write(out, count);
+      u32.write(writer, first);
+      u32.write(writer, count);
     }
   },
-  read(from) {
+  read(reader) {
     let total = 0;
-    return Array.from({ length: from.count(8) }, () => {
-      const [first, count] = [u32.read(from), u32.read(from)];
+    return Array.from({ length: reader.count(8) }, () => {
+      const [first, count] = [u32.read(reader), u32.read(reader)];
       total += count;
       if (count === 0 || first + count > LIMITS.ranks || total > LIMITS.ranks)
         throw new ProtocolError(
@@ -196,12 +198,12 @@ export function record<T extends object>(fieldCodecs: FieldCodecs<T>): Codec<T> 
   const fields = Object.entries(fieldCodecs) as [keyof T & string, Codec<unknown>][];
   return {
     minBytes: fields.reduce((sum, [, codec]) => sum + codec.minBytes, 0),
-    write(out, value) {
-      for (const [name, codec] of fields) codec.write(out, value[name]);
+    write(writer, value) {
+      for (const [name, codec] of fields) codec.write(writer, value[name]);
     },
-    read(from) {
+    read(reader) {
       const value: Partial<Record<keyof T, unknown>> = {};
-      for (const [name, codec] of fields) value[name] = codec.read(from);
+      for (const [name, codec] of fields) value[name] = codec.read(reader);
       return value as T;
     },
   };
@@ -210,10 +212,10 @@ export function record<T extends object>(fieldCodecs: FieldCodecs<T>): Codec<T> 
 export function list<T>(element: Codec<T>): Codec<readonly T[]> {
   return {
     minBytes: 4,
-    write(out, values) {
-      u32.write(out, values.length);
-      for (const value of values) element.write(out, value);
+    write(writer, values) {
+      u32.write(writer, values.length);
+      for (const value of values) element.write(writer, value);
     },
-    read: (from) => Array.from({ length: from.count(element.minBytes) }, () => element.read(from)),
+    read: (reader) => Array.from({ length: reader.count(element.minBytes) }, () => element.read(reader)),
   };
 }

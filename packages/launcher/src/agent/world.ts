@@ -78,7 +78,7 @@ interface WorldOptions {
   /** No rank of it is left below this agent. */
   onFinished(): void;
   /** A connection has no more to do with this world. */
-  onRemoved(link: Link, number: number): void;
+  onRemoved(link: Link, worldNumber: number): void;
 }
 
 /** The ranks of one job that rendezvous under one name, as one agent of the tree sees them. */
@@ -87,7 +87,7 @@ export class World {
   readonly #branches: Branches;
   readonly #rendezvous: Rendezvous;
   readonly #values: WorldStore;
-  readonly #exits: ExitTracker;
+  readonly #exitTracker: ExitTracker;
   readonly #splits: SplitCollector;
   readonly #calls: CallChecker;
   readonly #positions: PositionCollector;
@@ -101,10 +101,10 @@ export class World {
     this.#branches = new Branches(size, options.parent);
     const groups = new GroupTable(size);
     this.#values = new WorldStore(this.#branches);
-    this.#exits = new ExitTracker(this.#branches);
+    this.#exitTracker = new ExitTracker(this.#branches);
     this.#splits = new SplitCollector(this.#branches, groups);
     this.#calls = new CallChecker(this.#branches, groups);
-    this.#positions = new PositionCollector(this.#branches, this.#exits);
+    this.#positions = new PositionCollector(this.#branches, this.#exitTracker);
     this.#rendezvous = new Rendezvous({
       ...{ name, attempt, host, branches: this.#branches },
       reject: (refusal) => this.rejectJoins(refusal),
@@ -118,21 +118,21 @@ export class World {
   }
 
   /** Shows the world to an observer, if it is complete: false if it is not. */
-  addObserver(link: Link, number: number): boolean {
+  addObserver(link: Link, worldNumber: number): boolean {
     if (this.#state !== "complete" || this.#memberTable === undefined) return false;
     const { name, attempt, size } = this.#options;
-    this.#branches.add(link, number);
+    this.#branches.add(link, worldNumber);
     this.#branches.send(link, { kind: "world", name, attempt, size });
     this.#branches.forward(this.#memberTable, [link]);
     return true;
   }
 
   /** A frame from a rank, a child agent or an observer. Throws ProtocolError for what it may not send. */
-  receiveFromLink(link: Link, number: number, frame: WorldFrame): void {
+  receiveFromLink(link: Link, worldNumber: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (link.isObserver && frame.kind !== "positionsRequest")
       throw new ProtocolError(`expected positionsRequest from an observer, received ${frame.kind}`);
-    if (frame.kind === "join") return this.#join(link, number, frame);
+    if (frame.kind === "join") return this.#join(link, worldNumber, frame);
     if (frame.kind === "cancelJoin") return this.#cancelJoin(link, frame);
     if (frame.kind === "refused" && link.isAgent) return this.rejectJoins(frame);
     if (this.#state !== "complete")
@@ -149,10 +149,10 @@ export class World {
       case "lost":
         if (!link.isAgent) break;
         for (const { ranks, reason } of frame.losses)
-          this.#exits.recordLost(this.#ranksOfLink(link, expandRankRanges(ranks)), reason);
+          this.#exitTracker.recordLost(this.#ranksOfLink(link, expandRankRanges(ranks)), reason);
         return this.#closeIfEmpty(link);
       case "failed":
-        if (this.#branches.routesTo(link, frame.rank)) this.#exits.recordFailure(frame);
+        if (this.#branches.routesTo(link, frame.rank)) this.#exitTracker.recordFailure(frame);
         return;
       case "call":
         return this.#calls.onReport(link, frame);
@@ -207,7 +207,7 @@ export class World {
   removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
-    else if (this.#state === "complete" && !link.isObserver) this.#exits.recordLost(ranks, reason);
+    else if (this.#state === "complete" && !link.isObserver) this.#exitTracker.recordLost(ranks, reason);
     this.#remove(link);
     this.#closeIfEmpty(link);
   }
@@ -230,7 +230,7 @@ export class World {
     this.#finish();
   }
 
-  #join(link: Link, number: number, frame: FrameOf<"join">): void {
+  #join(link: Link, worldNumber: number, frame: FrameOf<"join">): void {
     if (this.#state !== "gathering") return;
     for (const { rank, host } of frame.members) {
       if (link.isAgent && frame.hosts[host] === undefined)
@@ -240,7 +240,7 @@ export class World {
       if (rank >= LIMITS.ranks)
         throw new ProtocolError(`expected a join frame for a rank below ${LIMITS.ranks}, received rank ${rank}`);
     }
-    if (!this.#branches.add(link, number) && !link.isAgent)
+    if (!this.#branches.add(link, worldNumber) && !link.isAgent)
       throw new ProtocolError("expected one join frame per rank, received a second join frame");
     this.#rendezvous.onJoin(link, frame);
   }
@@ -249,7 +249,7 @@ export class World {
     const ranks = this.#ranksOfLink(link, expandRankRanges(frame.ranks));
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
     // The world has become complete meanwhile.
-    else this.#exits.recordLost(ranks, "");
+    else this.#exitTracker.recordLost(ranks, "");
     this.#closeIfEmpty(link);
   }
 
@@ -260,7 +260,7 @@ export class World {
       throw new ProtocolError(
         "expected a leave frame for a rank of this connection, received a leave frame for a different rank",
       );
-    this.#exits.recordExits(exits);
+    this.#exitTracker.recordExits(exits);
     if (!link.isAgent) link.channel.finish();
     this.#closeIfEmpty(link);
   }
@@ -294,7 +294,7 @@ export class World {
     if (this.#state === "over") return;
     if (this.#branches.ranksOf(link).length === 0) this.#remove(link);
     if (!this.#branches.isEmpty) return;
-    this.#exits.flush();
+    this.#exitTracker.flush();
     // Observers are left.
     this.#branches.broadcast({ kind: "closed", reason: "all ranks have exited" });
     this.#finish();
@@ -303,7 +303,7 @@ export class World {
   #finish(): void {
     this.#state = "over";
     this.#rendezvous.dispose();
-    this.#exits.dispose();
+    this.#exitTracker.dispose();
     this.#positions.dispose();
     for (const link of this.#branches.links) {
       this.#remove(link);
@@ -313,9 +313,9 @@ export class World {
   }
 
   #remove(link: Link): void {
-    const number = this.#branches.worldNumberOf(link);
+    const worldNumber = this.#branches.worldNumberOf(link);
     this.#branches.remove(link);
-    if (number !== undefined) this.#options.onRemoved(link, number);
+    if (worldNumber !== undefined) this.#options.onRemoved(link, worldNumber);
   }
 
   /** Those of the ranks that this connection leads to. */

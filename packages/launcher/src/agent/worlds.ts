@@ -10,7 +10,7 @@ export interface Branch extends Link {
   /** By their numbers on this connection. */
   readonly worlds: Map<number, World>;
   /** The highest number so far: numbers are never used again. */
-  maxWorld: number;
+  maxWorldNumber: number;
 }
 
 interface CachedRefusal extends RendezvousRefusal {
@@ -42,14 +42,14 @@ export class WorldTable {
     const world = branch.worlds.get(frame.world);
     if (world !== undefined) return world.receiveFromLink(branch, frame.world, frame);
     // Of a world that is over, what was still on its way is dropped.
-    if (frame.world <= branch.maxWorld) return;
+    if (frame.world <= branch.maxWorldNumber) return;
     if (frame.kind !== "join" || branch.isObserver)
       throw new ProtocolError(`expected a join frame as the first frame of a world, received ${frame.kind}`);
     if (!branch.isAgent && (frame.world !== 0 || frame.members.length !== 1))
       throw new ProtocolError(
         "expected a join frame for one rank of world 0, received a different world or number of ranks",
       );
-    branch.maxWorld = frame.world;
+    branch.maxWorldNumber = frame.world;
     this.#join(branch, frame);
   }
 
@@ -60,8 +60,8 @@ export class WorldTable {
   }
 
   #announceWorld(world: World, observer: Branch): void {
-    if (!world.addObserver(observer, observer.maxWorld + 1)) return;
-    observer.worlds.set(++observer.maxWorld, world);
+    if (!world.addObserver(observer, observer.maxWorldNumber + 1)) return;
+    observer.worlds.set(++observer.maxWorldNumber, world);
   }
 
   /** A connection from below has ended. */
@@ -108,7 +108,7 @@ export class WorldTable {
         this.#openWorlds.delete(world);
         up?.unregisterWorld();
       },
-      onRemoved: (link, number) => void (link as Branch).worlds.delete(number),
+      onRemoved: (link, worldNumber) => void (link as Branch).worlds.delete(worldNumber),
     });
     up?.registerWorld(world);
     this.#openWorlds.add(world);

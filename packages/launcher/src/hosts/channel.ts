@@ -15,10 +15,10 @@ const MAX_EARLY_LINES = 100;
 
 /** What the launcher does about an agent. */
 export interface ChannelEvents {
-  readonly event: (event: LaunchEvent) => void;
+  readonly onEvent: (event: LaunchEvent) => void;
   /** A line that is no event: of ssh, of the shell there, of an agent that could not begin. */
-  readonly text: (line: string) => void;
-  readonly ended: (channel: Channel) => void;
+  readonly onText: (line: string) => void;
+  readonly onEnded: (channel: Channel) => void;
 }
 
 /** One agent, and the connection to it: its standard input and output, through ssh. */
@@ -48,7 +48,7 @@ export class Channel {
       stdoutSplitter.end();
       stderrSplitter.end();
       for (const stream of [stdin, stdout, stderr]) stream?.destroy();
-      events.ended(this);
+      events.onEnded(this);
     };
     this.#child.on("error", (error: NodeJS.ErrnoException) => {
       this.#spawnError ??= error.code ?? error.message;
@@ -91,15 +91,15 @@ export class Channel {
     if (event === undefined) return this.#receiveText(line);
     if (event === "agent") {
       this.#isReady = true;
-      for (const earlyLine of this.#earlyLines.splice(0)) this.#events.text(earlyLine);
+      for (const earlyLine of this.#earlyLines.splice(0)) this.#events.onText(earlyLine);
       return;
     }
     if (event.type === "end") this.hasResult = true;
-    this.#events.event(event);
+    this.#events.onEvent(event);
   }
 
   #receiveText(line: string): void {
-    if (this.#isReady) this.#events.text(line);
+    if (this.#isReady) this.#events.onText(line);
     else if (this.#earlyLines.length < MAX_EARLY_LINES) this.#earlyLines.push(line);
   }
 }

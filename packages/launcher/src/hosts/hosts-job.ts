@@ -36,11 +36,11 @@ export interface HostsPlan extends Pick<HostsSettings, "hosts" | "minHosts" | "s
 /** Where output and events go. */
 export interface HostsConsole {
   /** As on one node: `node` is the host's name. */
-  readonly event: (event: LaunchEvent) => void;
+  readonly printEvent: (event: LaunchEvent) => void;
   /** A line of ssh or an agent that is no event. */
-  readonly text: (host: string, line: string) => void;
+  readonly printLine: (host: string, line: string) => void;
   /** A message of this launcher's own. */
-  readonly message: (text: string) => void;
+  readonly printMessage: (text: string) => void;
 }
 
 const hostCommand = (plan: HostsPlan, rank: number): AgentCommand => ({
@@ -110,9 +110,9 @@ export class HostsJob {
   #startAgent(rank: number): void {
     const host = this.#plan.hosts[rank] as Host;
     const events = {
-      event: (event: LaunchEvent) => this.#receive(rank, event),
-      text: (line: string) => this.#console.text(host.name, line),
-      ended: (channel: Channel) => this.#onEnded(rank, channel),
+      onEvent: (event: LaunchEvent) => this.#receive(rank, event),
+      onText: (line: string) => this.#console.printLine(host.name, line),
+      onEnded: (channel: Channel) => this.#onEnded(rank, channel),
     };
     const command = agentCommand(host, hostCommand(this.#plan, rank));
     this.#channels[rank] = new Channel(command, this.#header, { cwd: this.#plan.cwd, events });
@@ -122,11 +122,11 @@ export class HostsJob {
     const node = (this.#plan.hosts[rank] as Host).name;
     if (!this.#shouldShow(rank, event)) return;
     if (event.type === "rendezvous" && rank > 0) {
-      this.#console.event({ ...event, node, message: `host ${node}: ${event.message}` });
+      this.#console.printEvent({ ...event, node, message: `host ${node}: ${event.message}` });
     } else if (event.type === "failure") {
       const failedHost = this.#plan.hosts[event.failure.nodeRank ?? 0]?.name ?? event.failure.node;
-      this.#console.event({ ...event, node, failure: { ...event.failure, node: failedHost } });
-    } else this.#console.event({ ...event, node });
+      this.#console.printEvent({ ...event, node, failure: { ...event.failure, node: failedHost } });
+    } else this.#console.printEvent({ ...event, node });
   }
 
   /** Node 0 reports for the job; what the others report of it is left out, and what an end by this launcher causes. */
@@ -188,7 +188,7 @@ export class HostsJob {
     // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
     if (lossCount > this.#plan.maxRestarts)
       return this.#schedule(LOSS_DETECTION_MS, () => this.#isEnding || this.#reportAndStop(rank, channel));
-    this.#console.message(`${this.#failureText(rank, channel)}; restarting the agent`);
+    this.#console.printMessage(`${this.#failureText(rank, channel)}; restarting the agent`);
     this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
   }
 
@@ -202,7 +202,7 @@ export class HostsJob {
     if (hosts.length - this.#unreachableHosts.size - 1 < minHosts) return this.#reportAndStop(rank, channel);
     this.#unreachableHosts.add(rank);
     const nnodesOption = `--nnodes ${minHosts}:${hosts.length}`;
-    this.#console.message(
+    this.#console.printMessage(
       `${this.#failureText(rank, channel)}; the job continues with the other hosts (${nnodesOption})`,
     );
   }
@@ -216,7 +216,7 @@ export class HostsJob {
         ? EX_TEMPFAIL
         : code
       : startFailure(host, channel.exit, hostCommand(this.#plan, rank)).exitCode;
-    this.#console.message(`${this.#failureText(rank, channel)}   exit code ${this.#failureExitCode}`);
+    this.#console.printMessage(`${this.#failureText(rank, channel)}   exit code ${this.#failureExitCode}`);
     const stopOthers = (): void => {
       for (const otherChannel of this.#channels) {
         if (otherChannel.isReady) otherChannel.signal("SIGTERM");
@@ -243,7 +243,7 @@ export class HostsJob {
     const runningHosts = this.#plan.hosts.filter((_, rank) =>
       runningChannels.includes(this.#channels[rank] as Channel),
     );
-    this.#console.message(
+    this.#console.printMessage(
       `closing the connection to ${runningHosts.map(({ name }) => name).join(", ")}: its agent is still running and exits when it detects the disconnect`,
     );
     for (const channel of runningChannels) channel.kill();

@@ -60,7 +60,7 @@ async function resolveName(
 ): Promise<readonly string[]> {
   const { isEnding, onWaiting, lookup: resolve = (name) => lookup(name, { all: true }) } = resolver;
   const deadline = Date.now() + timeoutMs;
-  let reportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
+  let lastReportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
   for (;;) {
     try {
       const records = await resolve(host);
@@ -70,8 +70,8 @@ async function resolveName(
       const message = `${subject}: cannot be resolved: ${(error as Error).message}`;
       if (isEnding() || now >= deadline)
         throw new RendezvousError(`${message}; correct the name, or add it to DNS or to /etc/hosts on all nodes`);
-      if (now - reportedAt >= REPORT_INTERVAL_MS) {
-        reportedAt = now;
+      if (now - lastReportedAt >= REPORT_INTERVAL_MS) {
+        lastReportedAt = now;
         onWaiting(`waiting for name resolution: ${message}`);
       }
       await delay(RETRY_DELAY_MS);

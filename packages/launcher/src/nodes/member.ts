@@ -102,7 +102,7 @@ export class MemberCoordinator implements Coordinator {
     this.#isStarting = false;
     // Once the ranks are there.
     for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
-    const placement = {
+    const assignmentFields = {
       firstRank,
       groupRank,
       groupWorldSize,
@@ -111,21 +111,21 @@ export class MemberCoordinator implements Coordinator {
       port: remotePort,
     };
     const jobFields = { runId, attempt, worldSize, store: `tls://${root}` };
-    return { ...jobFields, ...placement, tokenFile: this.#tokenFile, agent: this.#agent.path };
+    return { ...jobFields, ...assignmentFields, tokenFile: this.#tokenFile, agent: this.#agent.path };
   }
 
   reportFailing(rank: number): void {
     this.#peer?.send({ kind: "failing", attempt: this.#attempt, rank });
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {
     const attempt = this.#attempt;
     for (const record of records)
       this.#peer?.send({
         kind: "report",
         attempt,
         rank: record.rank,
-        record: encodeReport({ record, hint: hintOf(record) }),
+        record: encodeReport({ record, hint: findHint(record) }),
       });
     this.#peer?.send({ kind: "ended", attempt });
     const decision = await this.#outcome.promise;
@@ -168,7 +168,7 @@ export class MemberCoordinator implements Coordinator {
 
   /** Until node 0 is there. */
   async #connect(): Promise<void> {
-    let reportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
+    let lastReportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
     while (!this.#isClosed && this.#stopRequest === undefined) {
       try {
         const socket = await connectTls(this.#endpoint, { secret: this.#secret, protocol: TLS_PROTOCOLS.node });
@@ -185,8 +185,8 @@ export class MemberCoordinator implements Coordinator {
             ),
           );
         }
-        if (now - reportedAt >= REPORT_INTERVAL_MS) {
-          reportedAt = now;
+        if (now - lastReportedAt >= REPORT_INTERVAL_MS) {
+          lastReportedAt = now;
           this.#control.emit({ type: "rendezvous", message: `waiting for node 0 at ${this.#endpoint}: ${message}` });
         }
         await delay(RETRY_DELAY_MS);

@@ -46,7 +46,7 @@ interface MemberNode {
   offsetMs: number;
   /** Whether it takes part in the attempt that runs. */
   isParticipant: boolean;
-  ended: boolean;
+  hasEnded: boolean;
   readonly reports: RankReport[];
 }
 
@@ -158,12 +158,12 @@ export class RootCoordinator implements Coordinator {
     this.#onFailing(rank, this.#ownRegistration);
   }
 
-  async endAttempt(records: readonly RankRecord[], hintOf: FindHint): Promise<AttemptDecision> {
+  async endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision> {
     await this.#waitUntil(() =>
-      [...this.#members.values()].every(({ isParticipant, ended }) => !isParticipant || ended),
+      [...this.#members.values()].every(({ isParticipant, hasEnded }) => !isParticipant || hasEnded),
     );
     this.#state = "between";
-    const failure = this.#diagnose(records.map((record) => ({ record, hint: hintOf(record) })));
+    const failure = this.#diagnose(records.map((record) => ({ record, hint: findHint(record) })));
     const isLost = this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailureAt < this.#lostAt);
     const decision = this.#policy.decide({
       ...{ attempt: this.#attempt, uptimeMs: Date.now() - this.#startTime, stop: this.#stopRequest },
@@ -203,7 +203,7 @@ export class RootCoordinator implements Coordinator {
     this.#state = "gathering";
     const startedAt = Date.now();
     this.#joinedAt = startedAt;
-    let reportedAt = startedAt - WAITING_NOTICE_MS + 1000;
+    let lastReportedAt = startedAt - WAITING_NOTICE_MS + 1000;
     await this.#waitUntil(() => {
       if (this.#error !== undefined || this.#stopRequest !== undefined) return true;
       const now = Date.now();
@@ -213,8 +213,8 @@ export class RootCoordinator implements Coordinator {
       if (now - startedAt >= timeoutMs) {
         const text = `rendezvous timed out after ${timeoutMs / 1000} s: ${message}; check the output of the other nodes, and their --rdzv-endpoint`;
         this.#fail(new RendezvousError(text), FAILURE_CODES.timeout);
-      } else if (now - reportedAt >= WAITING_NOTICE_MS) {
-        reportedAt = now;
+      } else if (now - lastReportedAt >= WAITING_NOTICE_MS) {
+        lastReportedAt = now;
         this.#control.emit({ type: "rendezvous", message });
         this.#broadcast({ kind: "rendezvousStatus", message });
       }
@@ -237,7 +237,7 @@ export class RootCoordinator implements Coordinator {
     let firstRank = nproc;
     for (const [index, member] of members.entries()) {
       member.isParticipant = true;
-      member.ended = false;
+      member.hasEnded = false;
       member.reports.length = 0;
       member.peer.send({ kind: "assign", run: runId, ...assignmentFields, firstRank, groupRank: index + 1 });
       firstRank += member.registration.nproc;
@@ -338,7 +338,7 @@ export class RootCoordinator implements Coordinator {
       nodeRank,
       offsetMs: Number.POSITIVE_INFINITY,
       isParticipant: false,
-      ended: false,
+      hasEnded: false,
       reports: [],
     };
     this.#members.set(nodeRank, member);
@@ -360,7 +360,7 @@ export class RootCoordinator implements Coordinator {
           member.reports.push(decodeReport(frame.record, finiteOrZero(member.offsetMs)));
         return;
       case "ended":
-        if (frame.attempt === this.#attempt) member.ended = true;
+        if (frame.attempt === this.#attempt) member.hasEnded = true;
         return this.#notifyWaiter();
       case "stop":
         return this.#onStop(member, frame);
@@ -385,14 +385,14 @@ export class RootCoordinator implements Coordinator {
 
   #onStop(member: MemberNode, { signal, outcome, reason }: FrameOf<"stop">): void {
     const name = signalName(signal);
-    const forwarded = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
+    const forwardedStop = { reason: `${reason} on ${nodeName(member.registration)}`, signal: name } as const;
     if (name === "SIGKILL") {
-      this.#broadcastStop(name, { ...forwarded, outcome: "cancelled" }, member.nodeRank);
-      return this.#control.kill(forwarded.reason);
+      this.#broadcastStop(name, { ...forwardedStop, outcome: "cancelled" }, member.nodeRank);
+      return this.#control.kill(forwardedStop.reason);
     }
     if (this.#stopRequest !== undefined) return;
     const request: StopRequest = {
-      ...forwarded,
+      ...forwardedStop,
       outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
     };
     this.#stopRequest = request;
@@ -414,7 +414,7 @@ export class RootCoordinator implements Coordinator {
     if (this.#members.get(nodeRank) !== member) return;
     this.#members.delete(nodeRank);
     this.#notifyWaiter();
-    if (this.#state !== "running" || !member.isParticipant || member.ended) return;
+    if (this.#state !== "running" || !member.isParticipant || member.hasEnded) return;
     if (this.#lostNode === undefined) {
       this.#lostAt = performance.now();
       const afterMs = Date.now() - this.#startTime;

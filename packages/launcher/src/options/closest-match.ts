@@ -1,5 +1,5 @@
 /** The candidate closest to `word`, or else one that begins like it, or undefined when none is close enough to be what was meant. */
-export function closestMatch(name: string, candidates: readonly string[]): string | undefined {
+export function findClosestMatch(name: string, candidates: readonly string[]): string | undefined {
   const closeCandidates = candidates
     .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
     .filter(({ candidate, distance }) => distance <= Math.max(2, Math.floor(candidate.length / 3)));

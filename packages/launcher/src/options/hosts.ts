@@ -156,7 +156,7 @@ function hostSources(
 ): ReadonlyMap<string, SourcedValue> {
   const source = sources.get("hostfile")?.value === undefined ? "--hosts" : "--hostfile";
   const hostOptions = new Map(
-    [...sources].filter(([name, sourced]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(sourced.source)),
+    [...sources].filter(([name, sourcedValue]) => !LOCAL_OPTIONS.includes(name) && !isScheduler(sourcedValue.source)),
   );
   for (const name of ["nproc-per-node", "master-port"])
     if (!hostOptions.has(name)) hostOptions.set(name, { value: findOption(name)?.default, source: "default" });
@@ -175,7 +175,7 @@ export function agentOptions(sources: ReadonlyMap<string, SourcedValue>): readon
   return OPTIONS.flatMap(({ name, kind }) => {
     const { value, source } = sources.get(name) ?? { value: undefined, source: "default" };
     if (value === undefined || source === "default" || name === "env" || CONSOLE_OPTIONS.includes(name)) return [];
-    if (kind === "list") return (value as readonly string[]).map((one) => `--${name}=${one}`);
+    if (kind === "list") return (value as readonly string[]).map((item) => `--${name}=${item}`);
     return [value === true ? `--${name}` : `--${name}=${String(value)}`];
   });
 }

@@ -1,5 +1,5 @@
 import { UsageError } from "../errors.ts";
-import { closestMatch } from "./closest-match.ts";
+import { findClosestMatch } from "./closest-match.ts";
 import { type CommandSpec, findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
 const OUTPUT_HINT = "mosaic-run always shows and logs the output of all ranks; see --console-ranks and --log-dir";
@@ -89,11 +89,11 @@ function recognizeOption(word: string, command: CommandSpec): RecognizedOption {
 }
 
 function unknownOption(optionText: string, name: string, command: CommandSpec): UsageError {
-  const kebab = name.replaceAll("_", "-");
-  const hint = Object.hasOwn(command.hints, kebab) ? command.hints[kebab] : undefined;
+  const kebabCaseName = name.replaceAll("_", "-");
+  const hint = Object.hasOwn(command.hints, kebabCaseName) ? command.hints[kebabCaseName] : undefined;
   if (hint !== undefined) return new UsageError(`unknown option ${optionText}: ${hint}`);
-  const closestName = closestMatch(
-    kebab,
+  const closestName = findClosestMatch(
+    kebabCaseName,
     command.options.map((spec) => spec.name),
   );
   const suggestion = closestName === undefined ? "" : `; did you mean --${closestName}?`;

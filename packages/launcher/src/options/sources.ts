@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { UsageError } from "../errors.ts";
-import { closestMatch } from "./closest-match.ts";
+import { findClosestMatch } from "./closest-match.ts";
 import type { RawValue } from "./parse.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
@@ -91,8 +91,8 @@ export function isSlurmStep(env: Environment): boolean {
 function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
   const counts = (env[source] ?? "").split(",").flatMap((taskCount) => {
-    const [, tasks = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(taskCount) ?? [];
-    return Array.from({ length: Number(nodes) }, () => tasks);
+    const [, tasksPerNode = "", nodes = "1"] = /^(\d+)(?:\(x(\d+)\))?$/.exec(taskCount) ?? [];
+    return Array.from({ length: Number(nodes) }, () => tasksPerNode);
   });
   const value = counts[Number(env.SLURM_NODEID ?? 0)];
   return Number(value) > 1 ? { value, source } : undefined;
@@ -128,11 +128,11 @@ function readConfig(path: string): ReadonlyMap<string, RawValue> {
 
 /** One entry of the file; `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */
 function configEntry(path: string, key: string, value: unknown): [string, RawValue] {
-  const kebab = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-  const spec = findOption(kebab);
+  const kebabCaseName = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+  const spec = findOption(kebabCaseName);
   if (spec === undefined) {
-    const closestName = closestMatch(
-      kebab,
+    const closestName = findClosestMatch(
+      kebabCaseName,
       OPTIONS.map(({ name }) => name),
     );
     throw new UsageError(
@@ -151,8 +151,8 @@ function configEntry(path: string, key: string, value: unknown): [string, RawVal
 }
 
 function configList(path: string, key: string, value: unknown): readonly string[] {
-  if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
+  if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value;
   if (typeof value === "object" && value !== null && !Array.isArray(value))
-    return Object.entries(value).map(([name, one]) => `${name}=${String(one)}`);
+    return Object.entries(value).map(([name, item]) => `${name}=${String(item)}`);
   throw new UsageError(`${path}: "${key}": expected a list of strings, received ${JSON.stringify(value)}`);
 }

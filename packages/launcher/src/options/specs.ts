@@ -244,9 +244,9 @@ export const findOption = (name: string, options: readonly OptionSpec[] = OPTION
 /** The lines of `--help` that list options. */
 export function optionRows(options: readonly OptionSpec[]): string {
   const rows = options.map(({ name, shortName, value, default: defaultValue, helpText }) => {
-    const usage = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
+    const optionUsage = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
     const defaultText = defaultValue === undefined || defaultValue.trim() !== defaultValue ? "" : ` [${defaultValue}]`;
-    return `  ${usage.padEnd(36)} ${helpText}${defaultText}`;
+    return `  ${optionUsage.padEnd(36)} ${helpText}${defaultText}`;
   });
   return rows.join("\n");
 }

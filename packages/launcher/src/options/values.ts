@@ -33,8 +33,8 @@ export class OptionValues {
     if (value === undefined) return undefined;
     const count = Number(value);
     if (/^\d+$/.test(value) && count >= min && count <= max) return count;
-    const range = max === Number.MAX_SAFE_INTEGER ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}`;
-    throw this.invalidValue(name, range);
+    const rangeText = max === Number.MAX_SAFE_INTEGER ? `an integer ≥ ${min}` : `an integer from ${min} to ${max}`;
+    throw this.invalidValue(name, rangeText);
   }
 
   /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when not given. */

@@ -29,6 +29,6 @@ function lineObject(event: LineEvent): object {
   };
 }
 
-function eventObject({ type, time, node, ...rest }: Exclude<LaunchEvent, LineEvent>): object {
-  return { time, node, event: type, ...rest };
+function eventObject({ type, time, node, ...eventFields }: Exclude<LaunchEvent, LineEvent>): object {
+  return { time, node, event: type, ...eventFields };
 }

@@ -19,18 +19,18 @@ export class UncaughtFilter {
   }
 
   /** The bytes before the mark, and those behind it; `uncaught` is undefined as long as there was none. */
-  push(chunk: Buffer): { readonly precedingBytes: Buffer; readonly uncaught: Buffer | undefined } {
+  push(chunk: Buffer): { readonly precedingBytes: Buffer; readonly uncaughtBytes: Buffer | undefined } {
     const emptyBuffer = Buffer.alloc(0);
-    if (this.#isMarkerFound) return { precedingBytes: emptyBuffer, uncaught: chunk };
+    if (this.#isMarkerFound) return { precedingBytes: emptyBuffer, uncaughtBytes: chunk };
     const data = this.#pendingBytes.length === 0 ? chunk : Buffer.concat([this.#pendingBytes, chunk]);
     this.#pendingBytes = emptyBuffer;
     const at = data.indexOf(this.#marker);
     this.#isMarkerFound = at >= 0;
     if (this.#isMarkerFound)
-      return { precedingBytes: data.subarray(0, at), uncaught: data.subarray(at + this.#marker.length) };
+      return { precedingBytes: data.subarray(0, at), uncaughtBytes: data.subarray(at + this.#marker.length) };
     const partialOffset = this.#partialMarkerOffset(data);
     this.#pendingBytes = data.subarray(partialOffset);
-    return { precedingBytes: data.subarray(0, partialOffset), uncaught: undefined };
+    return { precedingBytes: data.subarray(0, partialOffset), uncaughtBytes: undefined };
   }
 
   /** What is held back when the stream has ended. */
@@ -98,19 +98,20 @@ export class LineSplitter {
 
   #splitLines(data: Buffer): Buffer {
     let start = 0;
-    let newline = data.indexOf(NEWLINE);
-    let carriageReturn = data.indexOf(CARRIAGE_RETURN);
-    while (newline >= 0 || carriageReturn >= 0) {
-      const endsWithReturn = carriageReturn >= 0 && (newline < 0 || carriageReturn < newline);
-      const end = endsWithReturn ? carriageReturn : newline;
-      const crlf = endsWithReturn && data[carriageReturn + 1] === NEWLINE;
+    let newlineIndex = data.indexOf(NEWLINE);
+    let carriageReturnIndex = data.indexOf(CARRIAGE_RETURN);
+    while (newlineIndex >= 0 || carriageReturnIndex >= 0) {
+      const endsWithReturn = carriageReturnIndex >= 0 && (newlineIndex < 0 || carriageReturnIndex < newlineIndex);
+      const end = endsWithReturn ? carriageReturnIndex : newlineIndex;
+      const isCrLf = endsWithReturn && data[carriageReturnIndex + 1] === NEWLINE;
       const segment = data.subarray(start, end);
-      if (!endsWithReturn || crlf) this.#emit("line", segment);
+      if (!endsWithReturn || isCrLf) this.#emit("line", segment);
       else if (segment.length > 0) this.#emit("progress", segment);
       if (endsWithReturn && end === data.length - 1 && segment.length > 0) this.#overwrittenLine = decode(segment);
-      start = end + (crlf ? 2 : 1);
-      if (newline >= 0 && newline < start) newline = data.indexOf(NEWLINE, start);
-      if (carriageReturn >= 0 && carriageReturn < start) carriageReturn = data.indexOf(CARRIAGE_RETURN, start);
+      start = end + (isCrLf ? 2 : 1);
+      if (newlineIndex >= 0 && newlineIndex < start) newlineIndex = data.indexOf(NEWLINE, start);
+      if (carriageReturnIndex >= 0 && carriageReturnIndex < start)
+        carriageReturnIndex = data.indexOf(CARRIAGE_RETURN, start);
     }
     let remainder = data.subarray(start);
     while (remainder.length > this.#maxBytes) remainder = this.#emitPrefix(remainder);

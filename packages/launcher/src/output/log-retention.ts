@@ -51,7 +51,7 @@ export function removeExpiredLogs(directory: string, retention: RetentionLimits 
 export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: RetentionLimits = {}): void {
   let remainingBytes = bytes;
   for (const directory of logDirectoriesByAge()) {
-    const age = now - directory.changedAt;
+    const age = now - directory.modifiedAt;
     if (!directory.hasEnded && age < ABANDONED_AFTER_MS) continue;
     remainingBytes -= directory.bytes;
     if (age < RETENTION_MS && remainingBytes >= 0) continue;
@@ -62,7 +62,7 @@ export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: Ret
 interface LogDirectory {
   readonly path: string;
   readonly hasEnded: boolean;
-  readonly changedAt: number;
+  readonly modifiedAt: number;
   readonly bytes: number;
 }
 
@@ -77,16 +77,16 @@ function logDirectoriesByAge(): readonly LogDirectory[] {
       const stat = ignoreErrors(() => lstatSync(path));
       if (stat === undefined || !stat.isDirectory() || stat.uid !== uid) return [];
       const files = listLogFiles(path);
-      const changedAt = Math.max(stat.mtimeMs, ...files.map((file) => file.changedAt));
+      const modifiedAt = Math.max(stat.mtimeMs, ...files.map((file) => file.modifiedAt));
       const hasEnded = files.some((file) => file.path === join(path, ENDED_MARKER));
-      return [{ path, hasEnded, changedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
+      return [{ path, hasEnded, modifiedAt, bytes: files.reduce((sum, file) => sum + file.bytes, 0) }];
     });
-  return directories.toSorted((a, b) => b.changedAt - a.changedAt);
+  return directories.toSorted((a, b) => b.modifiedAt - a.modifiedAt);
 }
 
 interface LogFile {
   readonly path: string;
-  readonly changedAt: number;
+  readonly modifiedAt: number;
   readonly bytes: number;
 }
 
@@ -96,7 +96,7 @@ function listLogFiles(dir: string): readonly LogFile[] {
     const path = join(dir, name);
     const stat = ignoreErrors(() => lstatSync(path));
     if (stat === undefined) return [];
-    return stat.isDirectory() ? listLogFiles(path) : [{ path, changedAt: stat.mtimeMs, bytes: stat.size }];
+    return stat.isDirectory() ? listLogFiles(path) : [{ path, modifiedAt: stat.mtimeMs, bytes: stat.size }];
   });
 }
 
@@ -105,9 +105,9 @@ function truncateLogs(dir: string, maxBytes: number): void {
   const files = listLogFiles(dir).toSorted((a, b) => a.bytes - b.bytes);
   let remainingBytes = maxBytes;
   for (const [i, { path, bytes }] of files.entries()) {
-    const fileLimit = Math.floor(remainingBytes / (files.length - i));
-    if (bytes > fileLimit) truncateToTail(path, bytes, fileLimit);
-    remainingBytes -= Math.min(bytes, fileLimit);
+    const maxFileBytes = Math.floor(remainingBytes / (files.length - i));
+    if (bytes > maxFileBytes) truncateToTail(path, bytes, maxFileBytes);
+    remainingBytes -= Math.min(bytes, maxFileBytes);
   }
 }
 
@@ -115,8 +115,10 @@ function truncateLogs(dir: string, maxBytes: number): void {
 function truncateToTail(path: string, size: number, maxBytes: number): void {
   const fd = openSync(path, "r+");
   try {
-    const notice = Buffer.from(`[the first ${size - maxBytes} bytes were removed: logs are limited to 1 GB]\n`);
-    const header = maxBytes > notice.length ? notice : Buffer.alloc(0);
+    const truncationNotice = Buffer.from(
+      `[the first ${size - maxBytes} bytes were removed: logs are limited to 1 GB]\n`,
+    );
+    const header = maxBytes > truncationNotice.length ? truncationNotice : Buffer.alloc(0);
     const buffer = Buffer.alloc(1 << 20);
     const tailBytes = maxBytes - header.length;
     for (let copiedBytes = 0; copiedBytes < tailBytes; ) {

@@ -17,13 +17,13 @@ function setBlocking(stream: Writable, blocking: boolean): void {
  */
 export class OutputSink {
   readonly #stream: Writable;
-  readonly #maxUnread: number;
+  readonly #maxUnreadBytes: number;
   #isClosed = false;
   #droppedLines = 0;
 
-  constructor(stream: Writable, maxUnread: number = MAX_UNREAD_BYTES) {
+  constructor(stream: Writable, maxUnreadBytes: number = MAX_UNREAD_BYTES) {
     this.#stream = stream;
-    this.#maxUnread = maxUnread;
+    this.#maxUnreadBytes = maxUnreadBytes;
     setBlocking(stream, false);
     stream.on("error", () => {
       this.#isClosed = true;
@@ -32,7 +32,7 @@ export class OutputSink {
 
   write(text: string): void {
     if (this.#isClosed) return;
-    if (this.#stream.writableLength > this.#maxUnread) {
+    if (this.#stream.writableLength > this.#maxUnreadBytes) {
       this.#droppedLines++;
       return;
     }

@@ -93,11 +93,11 @@ export class TextConsole {
   }
 
   #print(sink: OutputSink, text: string): void {
-    const progress = this.#progressLine;
+    const progressLine = this.#progressLine;
     this.#erase();
     sink.write(text);
-    this.#progressLine = progress;
-    if (progress !== "") this.#stdout.write(progress);
+    this.#progressLine = progressLine;
+    if (progressLine !== "") this.#stdout.write(progressLine);
   }
 
   #erase(): void {
@@ -113,8 +113,8 @@ export class TextConsole {
 
   #coloredPrefix(event: LineEvent): string {
     const key = `${event.rank} ${event.attempt} ${event.stream}`;
-    const cached = this.#prefixes.get(key);
-    if (cached !== undefined) return cached;
+    const cachedPrefix = this.#prefixes.get(key);
+    if (cachedPrefix !== undefined) return cachedPrefix;
     const coloredPrefix = this.#colorize(RANK_COLORS[event.rank % RANK_COLORS.length] ?? 36, this.#formatPrefix(event));
     this.#prefixes.set(key, coloredPrefix);
     return coloredPrefix;

@@ -24,10 +24,10 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
     if (names.length === 0) throw new Error("no rank wrote a trace");
     const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
     if (tail === undefined) throw new Error("viewer.html has no placeholder for trace data");
-    const page = join(traceDir, assignment.runId, "index.html");
-    await writeParts(`${page}.${process.pid}.partial`, generateParts(directory, { names, head, tail }));
-    await rename(`${page}.${process.pid}.partial`, page);
-    return { type: "trace", directory, ranks: names.length, page };
+    const pagePath = join(traceDir, assignment.runId, "index.html");
+    await writeParts(`${pagePath}.${process.pid}.partial`, generateParts(directory, { names, head, tail }));
+    await rename(`${pagePath}.${process.pid}.partial`, pagePath);
+    return { type: "trace", directory, ranks: names.length, page: pagePath };
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     const reason =

@@ -5,7 +5,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
 import type { Agent, Assignment } from "../coordinator.ts";
 import { type Command, findProgram } from "../entry.ts";
-import { rankVariables, rankEnvironment } from "../environment.ts";
+import { rankVariables, createRankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
 import type { EventListener } from "../job.ts";
 import { RankLog } from "../output/rank-log.ts";
@@ -13,7 +13,7 @@ import type { LaunchPlan } from "../launch-plan.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { TOO_MANY_FILES } from "../report/hints.ts";
 import type { OrphanGuard } from "./guard.ts";
-import { jobProcesses, sendSignal } from "./process-table.ts";
+import { listJobProcesses, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 import type { SignalProbe } from "./signal-probe.ts";
 
@@ -127,7 +127,7 @@ export class NodeAgent implements Agent {
     const rank = assignment.firstRank + localRank;
     const { attempt } = assignment;
     const log = openLog(join(this.#logDir, `attempt_${attempt}`, String(rank)));
-    const env = rankEnvironment(plan, rankVariables(plan, assignment, localRank, log.errorFile));
+    const env = createRankEnvironment(plan, rankVariables(plan, assignment, localRank, log.errorFile));
     const command = this.#wrapCommand(plan.command);
     const onExit = (exitedRank: Rank): void => {
       if (!exitedRank.hasFailed) return;
@@ -154,7 +154,7 @@ export class NodeAgent implements Agent {
   async #killOrphans(): Promise<void> {
     const reportedPids = new Set<number>();
     for (const startTime = Date.now(); Date.now() - startTime < ORPHAN_TIMEOUT_MS; await delay(5)) {
-      const pids = jobProcesses(this.#plan.runId);
+      const pids = listJobProcesses(this.#plan.runId);
       for (const pid of pids) sendSignal(pid, "SIGKILL");
       const newPids = pids.filter((pid) => !reportedPids.has(pid));
       for (const pid of newPids) reportedPids.add(pid);

@@ -13,9 +13,9 @@ interface LiveProcess {
  * A zombie is dead, though `kill(pid, 0)` reports otherwise. Empty where there is no /proc, and blind to what other users
  * own; process groups and the ranks' own watch remain there.
  */
-export function jobProcesses(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
+export function listJobProcesses(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
   const environmentEntry = Buffer.from(`${LAUNCHER_ID_VARIABLE}=${launcherId}\0`);
-  return liveProcesses()
+  return listLiveProcesses()
     .filter(({ pid }) => pid !== process.pid)
     .filter(({ pid, group }) => groups.has(group) || environmentContains(pid, environmentEntry))
     .map(({ pid }) => pid);
@@ -32,7 +32,7 @@ export function sendSignal(pid: number, signal: NodeJS.Signals): boolean {
   }
 }
 
-function liveProcesses(): readonly LiveProcess[] {
+function listLiveProcesses(): readonly LiveProcess[] {
   let names: readonly string[];
   try {
     names = readdirSync("/proc");
@@ -54,8 +54,8 @@ function readStat(pid: number): LiveProcess | undefined {
 }
 
 /** The environments of all living processes that this user may read, as they were when the processes began. */
-export function processEnvironments(): readonly Readonly<Record<string, string>>[] {
-  return liveProcesses().flatMap(({ pid }) => {
+export function readProcessEnvironments(): readonly Readonly<Record<string, string>>[] {
+  return listLiveProcesses().flatMap(({ pid }) => {
     try {
       const pairs = readFileSync(`/proc/${pid}/environ`, "utf8").split("\0");
       return [

@@ -136,13 +136,13 @@ export class Rank {
     return new Promise((resolve) => {
       if (!stream) return resolve();
       stream.on("data", (chunk: Buffer) => {
-        const { precedingBytes, uncaught } = filter.push(chunk);
+        const { precedingBytes, uncaughtBytes } = filter.push(chunk);
         writeOutput(precedingBytes);
-        if (uncaught === undefined) return;
+        if (uncaughtBytes === undefined) return;
         // Before Node's print, a line without end is one.
         if (!isUncaughtPrint) lines.end();
         isUncaughtPrint = true;
-        writeOutput(uncaught);
+        writeOutput(uncaughtBytes);
       });
       stream.on("error", () => {});
       stream.on("close", () => {
@@ -178,10 +178,10 @@ export class Rank {
 
   /** Reads what the rank still had to report, then ends whatever it left in its group. */
   async #drainOutput(outputClosed: Promise<unknown>): Promise<void> {
-    const finished = outputClosed.then(() => true);
-    if (!(await this.#waitUntilIdle(finished))) {
+    const finishedPromise = outputClosed.then(() => true);
+    if (!(await this.#waitUntilIdle(finishedPromise))) {
       this.kill();
-      if (!(await this.#waitUntilIdle(finished))) for (const stream of this.#outputs()) stream.destroy();
+      if (!(await this.#waitUntilIdle(finishedPromise))) for (const stream of this.#outputs()) stream.destroy();
       await outputClosed;
     }
     this.kill();
@@ -190,7 +190,7 @@ export class Rank {
   }
 
   /** True when `finished` comes, false when nothing more has come for a while. */
-  async #waitUntilIdle(finished: Promise<boolean>): Promise<boolean> {
+  async #waitUntilIdle(finishedPromise: Promise<boolean>): Promise<boolean> {
     const outputs = this.#outputs();
     let onData = (): void => {};
     const timers: NodeJS.Timeout[] = [];
@@ -203,7 +203,7 @@ export class Rank {
       onData = () => idleTimer.refresh();
     });
     for (const stream of outputs) stream.on("data", onData);
-    const result = await Promise.race([finished, idleTimeout]);
+    const result = await Promise.race([finishedPromise, idleTimeout]);
     for (const timer of timers) clearTimeout(timer);
     for (const stream of outputs) stream.off("data", onData);
     return result;

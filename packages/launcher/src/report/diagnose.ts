@@ -71,15 +71,15 @@ export function diagnose(
     ...(root.thrown === undefined ? {} : { error: root.thrown.error }),
     stderrTail:
       root.uncaught.length > 0 || (root.thrown !== undefined && hasUserFrame(root.thrown.error)) ? [] : root.stderrTail,
-    ...sourceExcerpt(root),
+    ...extractSourceExcerpt(root),
     ...(help === undefined ? {} : { hint: help }),
     log: root.log,
     stopped: otherRecords.filter((record) => classifyExit(record) === "stopped").map(({ rank }) => rank),
-    secondary: otherRecords.flatMap((record) => secondaryFailures(record)),
+    secondary: otherRecords.flatMap((record) => listSecondaryFailures(record)),
   };
 }
 
-function secondaryFailures(record: RankRecord): readonly { readonly rank: number; readonly reason: string }[] {
+function listSecondaryFailures(record: RankRecord): readonly { readonly rank: number; readonly reason: string }[] {
   const verdict = classifyExit(record);
   if (verdict === "peer-lost") return [{ rank: record.rank, reason: "peer lost" }];
   if (verdict !== "failed") return [];
@@ -99,10 +99,10 @@ const hasUserFrame = ({ stack = "" }: RankError): boolean =>
   stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
 /** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
-function sourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
+function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
   if (thrown === undefined || hasUserFrame(thrown.error)) return {};
-  const errorLine = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
-  const source = uncaught.slice(0, Math.max(0, errorLine)).filter((line) => line.trim() !== "");
+  const errorLineIndex = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
+  const source = uncaught.slice(0, Math.max(0, errorLineIndex)).filter((line) => line.trim() !== "");
   return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
 }
 

@@ -31,12 +31,12 @@ export function parseErrorRecord(text: string): ErrorRecord | undefined {
   if (!isObject(parsed)) return undefined;
   if (isObject(parsed.error) && typeof parsed.timeMs === "number")
     return { timeMs: parsed.timeMs, error: toRankError(parsed.error, MAX_CAUSES) };
-  return torchRecord(parsed.message);
+  return parseTorchRecord(parsed.message);
 }
 
 /** `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or the message alone. */
-function torchRecord(reported: unknown): ErrorRecord | undefined {
-  const { message, extraInfo } = isObject(reported) ? reported : { message: reported, extraInfo: undefined };
+function parseTorchRecord(torchError: unknown): ErrorRecord | undefined {
+  const { message, extraInfo } = isObject(torchError) ? torchError : { message: torchError, extraInfo: undefined };
   if (typeof message !== "string") return undefined;
   const [, name = "Error", text = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
   const { py_callstack: stack, timestamp } = isObject(extraInfo) ? extraInfo : {};

@@ -46,20 +46,20 @@ export function lostNodeText({ nodeRank, node, reason, afterMs, attempt }: LostN
   return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
 
-const formatLogDir = (dir: string, areTemporary: boolean): string =>
-  `  log directory of all ranks: ${displayPath(dir)}${areTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
+const formatLogDir = (dir: string, areLogsTemporary: boolean): string =>
+  `  log directory of all ranks: ${displayPath(dir)}${areLogsTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
 
 const formatExit = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
 function formatSecondary({ stopped, secondary }: Failure): readonly string[] {
   const ranks = stopped.length === 1 ? "1 rank" : `${stopped.length} ranks`;
   const groups = groupByReason(secondary);
-  const reasons = [...groups].map(
+  const reasonTexts = [...groups].map(
     ([reason, reasonRanks]) => `rank${reasonRanks.length === 1 ? "" : "s"} ${reasonRanks.join(",")}: ${reason}`,
   );
   return [
     ...(stopped.length === 0 ? [] : [`${ranks} stopped by launcher`]),
-    ...(secondary.length === 0 ? [] : [`${secondary.length} also failed (${reasons.join("; ")})`]),
+    ...(secondary.length === 0 ? [] : [`${secondary.length} also failed (${reasonTexts.join("; ")})`]),
   ];
 }
 

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import type { RankError } from "../job.ts";
 import type { RankRecord } from "./diagnose.ts";
-import { portOwner } from "./port-owner.ts";
+import { findPortOwner } from "./port-owner.ts";
 
 /** What to do where the launcher itself has no descriptors left: each rank takes five. */
 export const TOO_MANY_FILES = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
@@ -9,7 +9,7 @@ export const TOO_MANY_FILES = "too many open files; raise the limit (ulimit -n 4
 export const EXIT_CANNOT_EXECUTE = 126;
 
 /** What a rank's end means and what to do about it; undefined when the exit needs no explanation. */
-export function hintFor(record: RankRecord, oomKillsBefore: number): string | undefined {
+export function explainExit(record: RankRecord, oomKillsBefore: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
     return "the JavaScript heap is full; increase its limit: --node-arg=--max-old-space-size=8192 (MB)";
@@ -21,20 +21,20 @@ export function hintFor(record: RankRecord, oomKillsBefore: number): string | un
   if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
     return `a native addon crashed (${signal}); run this rank under gdb, or rebuild the addon for this Node`;
-  return commonJsHint(record) ?? (thrown === undefined ? undefined : addressInUseHint(thrown.error));
+  return findCommonJsHint(record) ?? (thrown === undefined ? undefined : findAddressInUseHint(thrown.error));
 }
 
 /** A new project's package.json often has type "commonjs", or none. tsx throws what it finds, Node prints it. */
-function commonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
+function findCommonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
   const errorPattern = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
   if (![thrown?.error.message ?? "", ...stderrTail].some((text) => errorPattern.test(text))) return undefined;
   return 'Node loaded an ES module as CommonJS; set "type": "module" in package.json, or rename the file to .mts or .mjs';
 }
 
-function addressInUseHint(error: RankError): string | undefined {
-  if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : addressInUseHint(error.cause);
+function findAddressInUseHint(error: RankError): string | undefined {
+  if (error.code !== "EADDRINUSE") return error.cause === undefined ? undefined : findAddressInUseHint(error.cause);
   const port = Number(/:(\d+)\b/.exec(error.message)?.[1]);
-  const owner = Number.isNaN(port) ? undefined : portOwner(port);
+  const owner = Number.isNaN(port) ? undefined : findPortOwner(port);
   if (owner === undefined) return "the port is in use by another process; listen on port 0 to get a free one";
   return `port ${port} is in use by ${owner}; listen on port 0 to get a free one`;
 }
@@ -50,8 +50,8 @@ export function countOomKills(): number {
           ? [`/sys/fs/cgroup/memory${path}/memory.oom_control`]
           : [];
     for (const file of files) {
-      const kills = /^oom_kill (\d+)$/m.exec(readOrEmpty(file))?.[1];
-      if (kills !== undefined) return Number(kills);
+      const killCount = /^oom_kill (\d+)$/m.exec(readOrEmpty(file))?.[1];
+      if (killCount !== undefined) return Number(killCount);
     }
   }
   return 0;

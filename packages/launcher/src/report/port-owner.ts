@@ -1,8 +1,11 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 
 /** Who listens on a local TCP port, as `pid 812 (node)`; undefined when that cannot be seen. Linux only. */
-export function portOwner(port: number): string | undefined {
-  const inodes = new Set([...listeningInodes("/proc/net/tcp", port), ...listeningInodes("/proc/net/tcp6", port)]);
+export function findPortOwner(port: number): string | undefined {
+  const inodes = new Set([
+    ...findListeningInodes("/proc/net/tcp", port),
+    ...findListeningInodes("/proc/net/tcp6", port),
+  ]);
   if (inodes.size === 0) return undefined;
   for (const pid of listDirectory("/proc").filter((name) => /^\d+$/.test(name))) {
     for (const fd of listDirectory(`/proc/${pid}/fd`)) {
@@ -15,12 +18,12 @@ export function portOwner(port: number): string | undefined {
 }
 
 /** Socket inodes in state LISTEN (0A) on `port`. Columns: sl local_address rem_address st … uid timeout inode. */
-function listeningInodes(table: string, port: number): readonly string[] {
-  const hex = port.toString(16).toUpperCase().padStart(4, "0");
+function findListeningInodes(table: string, port: number): readonly string[] {
+  const portHex = port.toString(16).toUpperCase().padStart(4, "0");
   return readOrEmpty(table)
     .split("\n")
     .map((row) => row.trim().split(/\s+/))
-    .filter((columns) => columns[1]?.endsWith(`:${hex}`) && columns[3] === "0A")
+    .filter((columns) => columns[1]?.endsWith(`:${portHex}`) && columns[3] === "0A")
     .map((columns) => columns[9] as string);
 }
 

@@ -159,7 +159,7 @@ function textField(header: Header, field: string): string {
 
 function textListField(header: Header, field: string): readonly string[] {
   const value = header[field];
-  if (Array.isArray(value) && value.every((one) => typeof one === "string")) return value;
+  if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value;
   throw new StoreError("REQUEST", `store: ${header.op}: ${field} must be a list of strings`);
 }
 

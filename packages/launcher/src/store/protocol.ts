@@ -85,9 +85,9 @@ export class FrameReader {
   #headerLength: number | undefined;
   #header: Header | undefined;
   /** The longest header accepted now; a server raises it when the hello was good. */
-  maxHeader: number = STORE_LIMITS.header;
+  maxHeaderBytes: number = STORE_LIMITS.header;
   /** The longest payload accepted now. `cas` carries two values. */
-  maxPayload: number = 2 * STORE_LIMITS.value;
+  maxPayloadBytes: number = 2 * STORE_LIMITS.value;
 
   /** Takes the next bytes and yields every frame they complete. */
   *push(chunk: Buffer): Generator<Frame> {
@@ -100,7 +100,7 @@ export class FrameReader {
     if (this.#headerLength === undefined) {
       const length = this.#takeBytes(4)?.readUInt32BE();
       if (length === undefined) return undefined;
-      if (length > this.maxHeader) throw lengthError("header", length, this.maxHeader);
+      if (length > this.maxHeaderBytes) throw lengthError("header", length, this.maxHeaderBytes);
       this.#headerLength = length;
     }
     if (this.#header === undefined) {
@@ -108,7 +108,7 @@ export class FrameReader {
       if (json === undefined) return undefined;
       this.#header = parseHeader(json);
     }
-    const payload = this.#takeBytes(payloadLength(this.#header, this.maxPayload));
+    const payload = this.#takeBytes(payloadLength(this.#header, this.maxPayloadBytes));
     if (payload === undefined) return undefined;
     const frame = { header: this.#header, payload };
     this.#headerLength = undefined;
@@ -119,11 +119,11 @@ export class FrameReader {
   /** Exactly `count` bytes, or undefined until they are here: chunks are joined once, however small they came. */
   #takeBytes(count: number): Buffer | undefined {
     if (this.#size < count) return undefined;
-    const joined = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
-    const remainder = joined.subarray(count);
+    const joinedBytes = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);
+    const remainder = joinedBytes.subarray(count);
     this.#chunks = remainder.length > 0 ? [remainder] : [];
     this.#size = remainder.length;
-    return joined.subarray(0, count);
+    return joinedBytes.subarray(0, count);
   }
 }
 

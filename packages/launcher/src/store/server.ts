@@ -4,7 +4,7 @@ import { createServer, Server, type Socket } from "node:net";
 import { argument, type ArgumentKind, mismatch } from "../arguments.ts";
 import { formatAddress, listeningPort } from "../agent/network.ts";
 import { TLS_PROTOCOLS, type TlsServer } from "../agent/tls.ts";
-import { sameSecret } from "../secret.ts";
+import { isSameSecret } from "../secret.ts";
 import { emptyStoreState, runRequest, type StoreState } from "./operations.ts";
 import {
   encodeFrame,
@@ -61,13 +61,13 @@ export class StoreServer implements AsyncDisposable {
   #attempt = 0;
   #state: StoreState = emptyStoreState();
 
-  private constructor(runId: string, shared?: SharedStoreOptions) {
+  private constructor(runId: string, sharedOptions?: SharedStoreOptions) {
     this.#runId = runId;
-    this.token = shared?.token ?? randomBytes(32).toString("hex");
-    this.host = shared?.server.host ?? "127.0.0.1";
-    if (shared !== undefined) {
-      this.#server = shared.server;
-      this.#stopServing = shared.server.serve(TLS_PROTOCOLS.store, (socket) => this.#accept(socket));
+    this.token = sharedOptions?.token ?? randomBytes(32).toString("hex");
+    this.host = sharedOptions?.server.host ?? "127.0.0.1";
+    if (sharedOptions !== undefined) {
+      this.#server = sharedOptions.server;
+      this.#stopServing = sharedOptions.server.serve(TLS_PROTOCOLS.store, (socket) => this.#accept(socket));
       return;
     }
     const server = createServer((socket) => this.#accept(socket));
@@ -129,7 +129,7 @@ export class StoreServer implements AsyncDisposable {
 
   #authenticate(hello: Header): StoreState {
     if (hello.op !== "hello") throw new StoreError("AUTH", "store: the first frame must be a hello frame");
-    if (!sameSecret(hello.token, this.token))
+    if (!isSameSecret(hello.token, this.token))
       throw new StoreError("AUTH", "store: invalid token; send the content of the MOSAIC_TOKEN_FILE file");
     if (hello.version !== PROTOCOL_VERSION)
       throw mismatchError(
@@ -174,8 +174,8 @@ class Connection {
   constructor(socket: Socket, authenticate: AuthenticateHello) {
     this.#socket = socket;
     this.#authenticate = authenticate;
-    this.#reader.maxHeader = STORE_LIMITS.helloHeader;
-    this.#reader.maxPayload = 0;
+    this.#reader.maxHeaderBytes = STORE_LIMITS.helloHeader;
+    this.#reader.maxPayloadBytes = 0;
     const timer = setTimeout(() => {
       if (this.#state === undefined)
         this.#endWithError(0, new StoreError("AUTH", "store: timed out waiting for the hello frame"));
@@ -215,8 +215,8 @@ class Connection {
 
   #handleHello(header: Header): void {
     this.#state = this.#authenticate(header);
-    this.#reader.maxHeader = STORE_LIMITS.header;
-    this.#reader.maxPayload = 2 * STORE_LIMITS.value;
+    this.#reader.maxHeaderBytes = STORE_LIMITS.header;
+    this.#reader.maxPayloadBytes = 2 * STORE_LIMITS.value;
     this.#send({ id: header.id ?? 0, ok: true });
   }
 

@@ -6,9 +6,9 @@ import { launcherVersion } from "../version.ts";
 import { findJob, type RunningJob, readJobSecret } from "./find-job.ts";
 import { Observer } from "./observer.ts";
 import { parseTopSettings, type TopSettings } from "./options.ts";
-import { prometheusText, servePrometheus } from "./prometheus.ts";
+import { formatPrometheusMetrics, servePrometheus } from "./prometheus.ts";
 import { indexByRank, compareSamples, type RawSample, type WorldSample } from "./sample.ts";
-import { tableLines } from "./table.ts";
+import { formatTable } from "./table.ts";
 
 /** EX_SOFTWARE: the command itself failed. */
 const EX_SOFTWARE = 70;
@@ -78,7 +78,7 @@ async function createOutput(
     void print(`${JSON.stringify({ time: new Date().toISOString(), job: job.id, intervalMs, worlds })}\n`);
   if (prometheusPort !== undefined) {
     let latestSamples: readonly WorldSample[] = [];
-    const port = await servePrometheus(prometheusPort, () => prometheusText(job.id, latestSamples));
+    const port = await servePrometheus(prometheusPort, () => formatPrometheusMetrics(job.id, latestSamples));
     process.stderr.write(`mosaic-top: job ${job.id} at http://127.0.0.1:${port}/metrics\n`);
     return (worlds) => {
       latestSamples = worlds;
@@ -90,16 +90,16 @@ async function createOutput(
 
 /** Draws over what was drawn before, where that is a terminal; else one table below the other. */
 function tableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
-  let drawnLines = 0;
+  let drawnLineCount = 0;
   return (worlds) => {
     const { isTTY, columns, rows } = process.stdout;
     const size = isTTY ? { columns, rows: Math.floor(rows / Math.max(1, worlds.length)) } : undefined;
     const style = { color, columns: size?.columns, rows: size?.rows };
-    const tables = worlds.flatMap((world) => tableLines(world, style));
+    const tables = worlds.flatMap((world) => formatTable(world, style));
     const lines = worlds.length === 0 ? [`job ${job.id}: no ranks are connected`] : tables;
-    const clearSequence = isTTY && drawnLines > 0 ? `\u001b[${drawnLines}A\u001b[J` : "";
+    const clearSequence = isTTY && drawnLineCount > 0 ? `\u001b[${drawnLineCount}A\u001b[J` : "";
     print(`${clearSequence}${lines.join("\n")}\n`);
-    drawnLines = lines.length;
+    drawnLineCount = lines.length;
   };
 }
 

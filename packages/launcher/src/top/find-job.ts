@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, resolve } from "node:path";
 import { UsageError } from "../errors.ts";
-import { processEnvironments } from "../ranks/process-table.ts";
+import { readProcessEnvironments } from "../ranks/process-table.ts";
 import { TOKEN_FILE_VARIABLE } from "../secret.ts";
 
 /** A job that runs, and where its control plane is. */
@@ -14,10 +14,10 @@ export interface RunningJob {
 }
 
 /** The jobs of this user on this host that mosaic-run started: as the environments of their ranks name them. Needs /proc. */
-export function runningJobs(): readonly RunningJob[] {
+export function findRunningJobs(): readonly RunningJob[] {
   const jobs = new Map<string, RunningJob>();
   // Of several launchers of one job on this host the first node's agent.
-  const environmentsByNode = processEnvironments().toSorted(
+  const environmentsByNode = readProcessEnvironments().toSorted(
     (a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0),
   );
   for (const { MOSAIC_RUN_ID: id, MOSAIC_AGENT: socket, [TOKEN_FILE_VARIABLE]: tokenFile } of environmentsByNode)
@@ -29,7 +29,7 @@ export function runningJobs(): readonly RunningJob[] {
  * The job that is meant by a run id or the begin of one, its log directory or the directory of those, or a socket; without any the
  * only one there is. Throws UsageError that lists what runs.
  */
-export function findJob(jobText: string | undefined, jobs: readonly RunningJob[] = runningJobs()): RunningJob {
+export function findJob(jobText: string | undefined, jobs: readonly RunningJob[] = findRunningJobs()): RunningJob {
   if (jobText === undefined) return requireSingleJob(jobs, "expected a run id", "none");
   const kind = classifyPath(jobText);
   if (kind === "socket") {

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { RendezvousError } from "../errors.ts";
-import { portOwner } from "../report/port-owner.ts";
+import { findPortOwner } from "../report/port-owner.ts";
 import type { RankSample, WorldSample } from "./sample.ts";
 
 interface Metric {
@@ -49,7 +49,7 @@ const METRICS: readonly Metric[] = [
 const ENDED_ACTIVITIES: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
 
 /** The samples as Prometheus reads them: text format 0.0.4, a gauge for each rank and number. */
-export function prometheusText(job: string, worlds: readonly WorldSample[]): string {
+export function formatPrometheusMetrics(job: string, worlds: readonly WorldSample[]): string {
   const quoteLabel = (text: string): string => JSON.stringify(text);
   const formatLabels = ({ world, attempt }: WorldSample): string =>
     `job_id=${quoteLabel(job)},world=${quoteLabel(world)},attempt="${attempt}"`;
@@ -87,7 +87,8 @@ export async function servePrometheus(port: number, text: () => string): Promise
     await once(server, "listening");
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
-    const reason = code === "EADDRINUSE" ? `the port is in use by ${portOwner(port) ?? "another process"}` : message;
+    const reason =
+      code === "EADDRINUSE" ? `the port is in use by ${findPortOwner(port) ?? "another process"}` : message;
     throw new RendezvousError(`--prometheus ${port}: ${reason}; choose a different port`);
   }
   return (server.address() as AddressInfo).port;

@@ -110,20 +110,22 @@ const MIN_SHARE_DIFFERENCE = 0.1;
  * all others wait for it, and it waits least. Null where waiting shares differ by less than a tenth: no rank is slow.
  */
 export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {
-  const [leastWaiting] = ranks
+  const [leastWaitingRank] = ranks
     .flatMap(({ rank, waitingShare }) => (waitingShare === null ? [] : [{ rank, waitingShare }]))
     .toSorted((a, b) => a.waitingShare - b.waitingShare);
-  const othersMean = leastWaiting && othersWaitingShare(ranks, leastWaiting.rank);
-  if (leastWaiting === undefined || othersMean === undefined) return null;
-  return othersMean - leastWaiting.waitingShare >= MIN_SHARE_DIFFERENCE ? leastWaiting.rank : null;
+  const othersMeanShare = leastWaitingRank && othersWaitingShare(ranks, leastWaitingRank.rank);
+  if (leastWaitingRank === undefined || othersMeanShare === undefined) return null;
+  return othersMeanShare - leastWaitingRank.waitingShare >= MIN_SHARE_DIFFERENCE ? leastWaitingRank.rank : null;
 }
 
 /** The mean waiting share of the other ranks that have one; undefined where none does. */
 export function othersWaitingShare(ranks: readonly WaitingRank[], excludedRank: number): number | undefined {
-  const shares = ranks.flatMap(({ rank, waitingShare }) =>
+  const waitingShares = ranks.flatMap(({ rank, waitingShare }) =>
     rank === excludedRank || waitingShare === null ? [] : [waitingShare],
   );
-  return shares.length === 0 ? undefined : shares.reduce((sum, share) => sum + share, 0) / shares.length;
+  return waitingShares.length === 0
+    ? undefined
+    : waitingShares.reduce((sum, share) => sum + share, 0) / waitingShares.length;
 }
 
 type WaitingRank = Pick<RankSample, "rank" | "waitingShare">;

@@ -11,20 +11,20 @@ export interface TableStyle {
 interface Column {
   readonly title: string;
   /** Left out of terminals that are narrower. */
-  readonly leastColumns: number;
+  readonly minColumns: number;
   cell(rank: RankSample): string;
 }
 
 const COLUMNS: readonly Column[] = [
-  { title: "RANK", leastColumns: 0, cell: ({ rank }) => `${rank}` },
-  { title: "HOST", leastColumns: 110, cell: ({ host }) => host.slice(0, 16) },
-  { title: "STEP", leastColumns: 60, cell: ({ steps }) => (steps ? `${steps}` : "–") },
-  { title: "STEP TIME", leastColumns: 0, cell: ({ stepMs }) => formatTime(stepMs) },
-  { title: "WAITING", leastColumns: 0, cell: ({ waitingShare }) => formatShare(waitingShare) },
-  { title: "SENT/s", leastColumns: 80, cell: (rank) => formatBytes(rank.sentBytesPerSecond) },
-  { title: "RECEIVED/s", leastColumns: 90, cell: (rank) => formatBytes(rank.receivedBytesPerSecond) },
-  { title: "MEMORY", leastColumns: 70, cell: ({ residentBytes }) => formatBytes(residentBytes) },
-  { title: "DEVICE", leastColumns: 100, cell: ({ deviceBytes }) => formatBytes(deviceBytes) },
+  { title: "RANK", minColumns: 0, cell: ({ rank }) => `${rank}` },
+  { title: "HOST", minColumns: 110, cell: ({ host }) => host.slice(0, 16) },
+  { title: "STEP", minColumns: 60, cell: ({ steps }) => (steps ? `${steps}` : "–") },
+  { title: "STEP TIME", minColumns: 0, cell: ({ stepMs }) => formatTime(stepMs) },
+  { title: "WAITING", minColumns: 0, cell: ({ waitingShare }) => formatShare(waitingShare) },
+  { title: "SENT/s", minColumns: 80, cell: (rank) => formatBytes(rank.sentBytesPerSecond) },
+  { title: "RECEIVED/s", minColumns: 90, cell: (rank) => formatBytes(rank.receivedBytesPerSecond) },
+  { title: "MEMORY", minColumns: 70, cell: ({ residentBytes }) => formatBytes(residentBytes) },
+  { title: "DEVICE", minColumns: 100, cell: ({ deviceBytes }) => formatBytes(deviceBytes) },
 ];
 
 const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
@@ -32,18 +32,18 @@ const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
 const FIXED_LINES = 3;
 
 /** The lines of a world: a row for each rank, the slowest marked and named below. */
-export function tableLines(sample: WorldSample, style: TableStyle): readonly string[] {
+export function formatTable(sample: WorldSample, style: TableStyle): readonly string[] {
   const width = style.columns ?? Number.POSITIVE_INFINITY;
   const colorize = (code: number | undefined, text: string): string =>
     style.color && code !== undefined ? `\u001b[${code}m${text}\u001b[0m` : text;
-  const columns = COLUMNS.filter(({ leastColumns }) => width >= leastColumns);
+  const columns = COLUMNS.filter(({ minColumns }) => width >= minColumns);
   const visibleRanks = shownRanks(sample, style.rows);
   const cells = visibleRanks.map((rank) => columns.map((column) => column.cell(rank)));
   const widths = columns.map(({ title }, i) =>
     Math.max(title.length, ...cells.map((row) => (row[i] as string).length)),
   );
-  const line = (row: readonly string[], rest: string): string =>
-    `${row.map((cell, i) => cell.padStart(widths[i] as number)).join("  ")}  ${rest}`.slice(0, width);
+  const line = (row: readonly string[], trailingText: string): string =>
+    `${row.map((cell, i) => cell.padStart(widths[i] as number)).join("  ")}  ${trailingText}`.slice(0, width);
   const title = `${sample.world}, attempt ${sample.attempt}, ${sample.size} ranks`;
   const heading = columns.map((column) => column.title);
   const rows = visibleRanks.map((rank, i) =>
@@ -53,7 +53,7 @@ export function tableLines(sample: WorldSample, style: TableStyle): readonly str
     title.slice(0, width),
     colorize(BOLD, line(heading, "POSITION")),
     ...rows,
-    summary(sample, visibleRanks).slice(0, width),
+    formatSummary(sample, visibleRanks).slice(0, width),
   ];
 }
 
@@ -68,14 +68,17 @@ function shownRanks({ ranks, slowestRank }: WorldSample, rows = Number.POSITIVE_
     .toSorted((a, b) => a.rank - b.rank);
 }
 
-function summary({ ranks, slowestRank }: WorldSample, visibleRanks: readonly RankSample[]): string {
-  const hiddenCount = ranks.length - visibleRanks.length;
-  const hiddenText = hiddenCount > 0 ? `   ${hiddenCount} more ranks` : "";
+function formatSummary({ ranks, slowestRank }: WorldSample, visibleRanks: readonly RankSample[]): string {
+  const hiddenRankCount = ranks.length - visibleRanks.length;
+  const hiddenText = hiddenRankCount > 0 ? `   ${hiddenRankCount} more ranks` : "";
   if (ranks.every(({ waitingShare }) => waitingShare === null)) return `sampling${hiddenText}`;
-  const slowest = ranks.find(({ rank }) => rank === slowestRank);
-  if (slowest === undefined) return `no rank is slower than the others${hiddenText}`;
-  const [slowestShare, othersShare] = [slowest.waitingShare, othersWaitingShare(ranks, slowest.rank) ?? null];
-  return `slowest: rank ${slowest.rank}; it waits ${formatShare(slowestShare)} of the time, the others ${formatShare(othersShare)}${hiddenText}`;
+  const slowestSample = ranks.find(({ rank }) => rank === slowestRank);
+  if (slowestSample === undefined) return `no rank is slower than the others${hiddenText}`;
+  const [slowestShare, othersShare] = [
+    slowestSample.waitingShare,
+    othersWaitingShare(ranks, slowestSample.rank) ?? null,
+  ];
+  return `slowest: rank ${slowestSample.rank}; it waits ${formatShare(slowestShare)} of the time, the others ${formatShare(othersShare)}${hiddenText}`;
 }
 
 function rankColor({ rank, activity }: RankSample, { slowestRank }: WorldSample): number | undefined {
@@ -109,7 +112,7 @@ const formatShare = (share: number | null): string => (share === null ? "–" : 
 function formatBytes(bytes: number | null): string {
   if (bytes === null) return "–";
   const units = ["B", "kB", "MB", "GB", "TB"];
-  const power = Math.min(units.length - 1, bytes < 1 ? 0 : Math.floor(Math.log10(bytes) / 3));
-  const value = bytes / 1000 ** power;
-  return `${value >= 100 || power === 0 ? Math.round(value) : value.toPrecision(3)} ${units[power]}`;
+  const unitIndex = Math.min(units.length - 1, bytes < 1 ? 0 : Math.floor(Math.log10(bytes) / 3));
+  const value = bytes / 1000 ** unitIndex;
+  return `${value >= 100 || unitIndex === 0 ? Math.round(value) : value.toPrecision(3)} ${units[unitIndex]}`;
 }

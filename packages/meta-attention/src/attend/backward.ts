@@ -37,7 +37,7 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
     fetches.map((fetch) => [fetch, use(new GradientExchange(config, fetch.transfers, { k: dk, v: dv }))]),
   );
   for (const chunkRead of attended) {
-    using sums = exchanges.get(chunkRead.fetch)!.sums(chunkRead);
+    using sums = exchanges.get(chunkRead.fetch)!.gradientSums(chunkRead);
     chunkBackward(attention, { chunkRead, router, sums }, grads);
   }
   for (const exchange of exchanges.values()) exchange.post();

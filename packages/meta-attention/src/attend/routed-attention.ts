@@ -24,8 +24,8 @@ export interface Qkv extends KvBlock {
 export interface AttendedChunk extends ChunkRead {
   readonly fetch: ChunkFetch;
   /** exact: lse of the rows before and after this chunk; soft: the state over the chunk alone. */
-  readonly before?: Tensor;
-  readonly after?: Tensor;
+  readonly lseBefore?: Tensor;
+  readonly lseAfter?: Tensor;
   readonly state?: AttentionState;
 }
 
@@ -50,17 +50,17 @@ export class RoutedAttention implements Disposable {
   #outputs = new ResourceStack();
   /** One for each call of `attendChosen`, and its chunks. */
   readonly #fetches: ChunkFetch[] = [];
-  readonly #chosen: ChosenChunks[] = [];
+  readonly #chosenByCall: ChosenChunks[] = [];
 
-  constructor(plan: RoutedAttentionConfig, { q, k, v }: Qkv) {
+  constructor(config: RoutedAttentionConfig, { q, k, v }: Qkv) {
     const trackResource = <T extends Disposable>(resource: T): T => this.#resources.use(resource);
     const [batch, numHeads, rows] = q.shape as [number, number, number];
-    this.config = plan;
+    this.config = config;
     this.q = trackResource(q.detach());
     this.k = trackResource(k.detach());
     this.v = trackResource(v.detach());
     const lse = (): Tensor => trackResource(q.device.empty([batch, numHeads, rows], "float32"));
-    this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * plan.headDim], "float32"));
+    this.#packed = this.#outputs.use(q.device.empty([batch, rows, this.#parts * numHeads * config.headDim], "float32"));
     this.#ownState = { out: this.#outputPart(0), lse: lse() };
     this.#combined = { out: this.#outputPart(this.#parts - 1), lse: lse() };
   }
@@ -77,7 +77,7 @@ export class RoutedAttention implements Disposable {
 
   /** The chosen chunks of each call of `attendChosen`. */
   get chosen(): readonly ChosenChunks[] {
-    return this.#chosen;
+    return this.#chosenByCall;
   }
 
   get fetches(): readonly ChunkFetch[] {
@@ -92,11 +92,11 @@ export class RoutedAttention implements Disposable {
     const { config, k, v } = this;
     const earlier = [...this.#fetches];
     recordAttend(config, chosen);
-    const edges = planTransfers({ chosen, before: this.#chosen }, config.chunks);
-    const fetch = this.#resources.use(new ChunkFetch(config, edges, { k, v }));
+    const transfers = planTransfers({ chosen, previouslyChosen: this.#chosenByCall }, config.chunks);
+    const fetch = this.#resources.use(new ChunkFetch(config, transfers, { k, v }));
     if (earlier.length === 0) this.#attendOwnChunks();
     this.#fetches.push(fetch);
-    this.#chosen.push(chosen);
+    this.#chosenByCall.push(chosen);
     fetch.wait();
     const isLocal = (chunk: Chunk, b: number): boolean => earlier.some((each) => each.isFetched(chunk, b));
     for (const each of this.#fetches) {
@@ -141,7 +141,7 @@ export class RoutedAttention implements Disposable {
     kernels.fill(ownState.out, 0);
     kernels.fill(ownState.lse, -Infinity);
     for (const [query, chunk] of config.chunks.own.entries()) {
-      using rows = this.#rows(ownState, { query, b0: 0, b1: q.shape[0]! });
+      using rows = this.#viewQueryRows(ownState, { query, b0: 0, b1: q.shape[0]! });
       using k = chunkRows(this.k, chunk);
       using v = chunkRows(this.v, chunk);
       kernels.attend(rows, rows.q, { k, v }, createTile(config, chunk, chunk));
@@ -153,14 +153,14 @@ export class RoutedAttention implements Disposable {
   #attendChunk(read: ChunkRead, fetch: ChunkFetch): AttendedChunk {
     const { config } = this;
     const { kernels } = this.q.device;
-    using rows = this.#rows(this.combined, read);
+    using rows = this.#viewQueryRows(this.combined, read);
     using keys = fetch.kv(read);
     const tile = createTile(config, config.chunks.own[read.query]!, read.chunk);
     for (let { b0 } = read; b0 < read.b1; b0++) this.#attendedRows.add(read.query * this.q.shape[0]! + b0);
     if (config.combine === "exact") {
-      const before = this.#copy(rows.lse);
+      const lseBefore = this.#copy(rows.lse);
       kernels.attend(rows, rows.q, keys, tile);
-      return { ...read, fetch, before, after: this.#copy(rows.lse) };
+      return { ...read, fetch, lseBefore, lseAfter: this.#copy(rows.lse) };
     }
     const state = emptyState(rows.q);
     this.#resources.use(state.out);
@@ -177,7 +177,7 @@ export class RoutedAttention implements Disposable {
   }
 
   /** The rows of a query chunk, for some batch elements. */
-  #rows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<ChunkRead, "query" | "b0" | "b1">): ChunkRows {
+  #viewQueryRows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<ChunkRead, "query" | "b0" | "b1">): ChunkRows {
     const chunk = this.config.chunks.own[query]!;
     const resources = new ResourceStack();
     const viewRows = (x: Tensor): Tensor => resources.use(chunkRows(x, chunk, b0, b1));
@@ -202,12 +202,12 @@ interface ChunkRows extends AttentionState, Disposable {
 /** The share of the softmax over everything attended to that lies on the chunk of a read, for each of its rows [b,H,S]. */
 export function chunkMass(
   { combined, config }: RoutedAttention,
-  { query, b0, b1, before, after, state }: AttendedChunk,
+  { query, b0, b1, lseBefore, lseAfter, state }: AttendedChunk,
 ): Tensor {
   using lse = chunkRows(combined.lse, config.chunks.own[query]!, b0, b1);
   if (state) return softmaxShare(state.lse, lse);
-  const mass = softmaxShare(after!, lse);
-  using massBefore = softmaxShare(before!, lse);
+  const mass = softmaxShare(lseAfter!, lse);
+  using massBefore = softmaxShare(lseBefore!, lse);
   lse.device.kernels.binary("sub", mass, mass, massBefore);
   return mass;
 }

@@ -113,7 +113,7 @@ export interface ChunkRead extends BatchRun {
 /** The chunks to fetch now, and those fetched before, which ranks still hold. */
 interface ChunkRequests {
   readonly chosen: ChosenChunks;
-  readonly before: readonly ChosenChunks[];
+  readonly previouslyChosen: readonly ChosenChunks[];
 }
 
 /** This rank's messages. */
@@ -136,7 +136,7 @@ export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTra
 function requiredChunks(
   rank: number,
   requests: readonly Chunk[],
-  { requests: { chosen, before }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
+  { requests: { chosen, previouslyChosen }, chunks: { all } }: { requests: ChunkRequests; chunks: Chunks },
 ): BatchRun[] {
   const queries = all.filter(({ owner }) => owner === rank);
   const isChosenBy = (by: ChosenChunks, j: number, b: number): boolean =>
@@ -144,7 +144,7 @@ function requiredChunks(
   return batchRuns(
     requests,
     chosen.length,
-    (j, b) => isChosenBy(chosen, j, b) && !before.some((by) => isChosenBy(by, j, b)),
+    (j, b) => isChosenBy(chosen, j, b) && !previouslyChosen.some((by) => isChosenBy(by, j, b)),
   );
 }
 

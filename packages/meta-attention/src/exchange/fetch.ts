@@ -35,7 +35,7 @@ export class GradientExchange implements Disposable {
   }
 
   /** Where to add the gradients of a run's keys and values: k stands for dk, v for dv. */
-  sums({ chunk, b0, b1 }: BatchRun): DisposableKv {
+  gradientSums({ chunk, b0, b1 }: BatchRun): DisposableKv {
     if (chunk.owner !== this.#config.chunks.rank) return this.#memory.kv({ chunk, b0, b1 });
     return localKv(this.#ownKv, { chunk, b0, b1 });
   }

@@ -93,7 +93,7 @@ export function chunkVisibility(
     return (causal ? j < i : j !== i) && maskAllows(i, j) ? 1 : 0;
   });
   const allowedCounts = Array.from({ length: chunks }, (_, i) =>
-    isAllowed.subarray(i * chunks, (i + 1) * chunks).reduce((sum, yes) => sum + yes, 0),
+    isAllowed.subarray(i * chunks, (i + 1) * chunks).reduce((sum, allowed) => sum + allowed, 0),
   );
   return {
     chunks,

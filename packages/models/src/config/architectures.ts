@@ -23,7 +23,7 @@ export interface Architecture {
   /** Gemma's: norms behind attention and feed-forward layer, weights of norms about 0, scaled embeddings. */
   readonly hasPostNorms: boolean;
   /** Whether scores and logits have a softcap by default. */
-  readonly softcaps: boolean;
+  readonly hasSoftcaps: boolean;
   readonly rope: {
     readonly bases: Readonly<Record<LayerType, { readonly field: string; readonly fallback: number }>>;
     readonly scalesFullAttentionOnly: boolean;
@@ -68,10 +68,10 @@ function parseLayerTypes(
 function upperLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
   const usesSlidingWindow = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
   const firstSlidingLayer = fields.count("max_window_layers", 28);
-  const types = parseLayerTypes(fields, numLayers, (layer) =>
+  const layerTypes = parseLayerTypes(fields, numLayers, (layer) =>
     layer >= firstSlidingLayer ? "sliding_attention" : "full_attention",
   );
-  return usesSlidingWindow ? types : repeatType("full_attention", numLayers);
+  return usesSlidingWindow ? layerTypes : repeatType("full_attention", numLayers);
 }
 
 const llama: Architecture = {
@@ -79,7 +79,7 @@ const llama: Architecture = {
   defaults: { maxLength: 2048, isTied: false },
   hasHeadNorms: false,
   hasPostNorms: false,
-  softcaps: false,
+  hasSoftcaps: false,
   rope: sharedRopeBase,
   biases: (fields) => ({ ...attentionBiases(fields), mlpBias: fields.boolean("mlp_bias", false) }),
   layerTypes: (_, numLayers) => repeatType("full_attention", numLayers),
@@ -110,7 +110,7 @@ const gemma2: Architecture = {
   numKvHeads: 4,
   hasHeadNorms: false,
   hasPostNorms: true,
-  softcaps: true,
+  hasSoftcaps: true,
   rope: sharedRopeBase,
   biases: attentionBiases,
   layerTypes: (fields, numLayers) =>
@@ -121,7 +121,7 @@ const gemma3: Architecture = {
   ...gemma2,
   defaults: { maxLength: 131_072, isTied: true },
   hasHeadNorms: true,
-  softcaps: false,
+  hasSoftcaps: false,
   rope: {
     bases: {
       full_attention: { field: "rope_theta", fallback: 1_000_000 },

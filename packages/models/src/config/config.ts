@@ -95,9 +95,9 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const rope = { where: path, json, maxLength, ...architecture.rope };
   // One object for all layers of a type.
   const fullAttention = { window: null, rope: parseRope("full_attention", rope) };
-  const sliding = { window: slidingWindow(fields), rope: parseRope("sliding_attention", rope) };
-  const layerConfigs = { full_attention: fullAttention, sliding_attention: sliding };
-  const scalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
+  const slidingAttention = { window: slidingWindow(fields), rope: parseRope("sliding_attention", rope) };
+  const layerConfigs = { full_attention: fullAttention, sliding_attention: slidingAttention };
+  const queryPreAttentionScalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
   return {
     modelType: fields.string("model_type"),
     vocabSize: fields.size("vocab_size"),
@@ -116,10 +116,10 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
     ...architecture.biases(fields),
     isTied: fields.boolean("tie_word_embeddings", defaults.isTied),
     scalesEmbeddings: architecture.hasPostNorms,
-    attentionScale: scalar ** -0.5,
-    attentionSoftcap: architecture.softcaps ? parseSoftcap(fields, "attn_logit_softcapping", 50) : null,
+    attentionScale: queryPreAttentionScalar ** -0.5,
+    attentionSoftcap: architecture.hasSoftcaps ? parseSoftcap(fields, "attn_logit_softcapping", 50) : null,
     logitSoftcap: architecture.hasPostNorms
-      ? parseSoftcap(fields, "final_logit_softcapping", architecture.softcaps ? 30 : null)
+      ? parseSoftcap(fields, "final_logit_softcapping", architecture.hasSoftcaps ? 30 : null)
       : null,
     dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], torchDType(fields)),
     eosTokenIds: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
@@ -139,9 +139,9 @@ const parseSoftcap = (fields: Fields, name: string, fallback: number | null): nu
 const activations = { silu: "silu", swish: "silu", gelu: "gelu", gelu_pytorch_tanh: "geluTanh" } as const;
 
 function parseActivation(fields: Fields, field: "hidden_act" | "hidden_activation"): ModelConfig["activation"] {
-  const names = Object.keys(activations) as (keyof typeof activations)[];
+  const activationNames = Object.keys(activations) as (keyof typeof activations)[];
   const fallback = field === "hidden_act" ? "silu" : "gelu_pytorch_tanh";
-  return activations[fields.oneOf(field, names, fallback)];
+  return activations[fields.oneOf(field, activationNames, fallback)];
 }
 
 /** An id, several or none. */

@@ -1,6 +1,6 @@
 /** A string, or a number, of a JSON text. */
 const stringOrNumber = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-const marker = "\u0000number ";
+const numberMarker = "\u0000number ";
 
 /**
  * A JSON object's text with some fields set, or removed where undefined. Numbers stay as they were written: transformers distinguishes 4.0 from 4,
@@ -9,7 +9,7 @@ const marker = "\u0000number ";
 export function editJson(text: string, fields: Readonly<Record<string, unknown>>): string {
   const markedText = text.replaceAll(stringOrNumber, (literal) => {
     const isWholeFloat = /^-?\d/.test(literal) && /[.eE]/.test(literal) && Number.isInteger(Number(literal));
-    return isWholeFloat ? JSON.stringify(marker + literal) : literal;
+    return isWholeFloat ? JSON.stringify(numberMarker + literal) : literal;
   });
   const editedFields = { ...(JSON.parse(markedText) as Readonly<Record<string, unknown>>), ...fields };
   const editedText = JSON.stringify(editedFields, null, 2);

@@ -18,7 +18,7 @@ interface BatchChanges {
 interface WaitingRequest {
   readonly options: Omit<GenerateOptions, "cache">;
   /** Of the prompt and the most new ones. */
-  readonly tokens: number;
+  readonly numTokens: number;
   readonly stream: TokenStream;
 }
 
@@ -107,7 +107,7 @@ export class BatchScheduler implements Disposable {
     }
     const { prompt: _, messages: __, ...requestOptions } = options;
     const stream: TokenStream = new TokenStream(() => this.#cancel(stream));
-    this.#waitingRequests.push({ options: { ...requestOptions, tokens: prompt }, tokens, stream });
+    this.#waitingRequests.push({ options: { ...requestOptions, tokens: prompt }, numTokens: tokens, stream });
     this.#wake();
     return stream;
   }
@@ -191,7 +191,7 @@ export class BatchScheduler implements Disposable {
     const add: Omit<GenerateOptions, "cache">[] = [];
     for (
       let nextRequest = this.#waitingRequests[0];
-      nextRequest && this.#batch.hasRoomFor(nextRequest.tokens);
+      nextRequest && this.#batch.hasRoomFor(nextRequest.numTokens);
       nextRequest = this.#waitingRequests[0]
     ) {
       this.#waitingRequests.shift();

@@ -1,7 +1,7 @@
 import { type Context, empty, fromArray, type Tensor } from "@mosaic/core";
 
 /** Numbers of the first message: the length of the text, and its beginning, which is all of most texts. */
-const headSize = 64;
+const firstMessageSize = 64;
 
 /** Rank 0's text on every rank; what others give is ignored. UTF-16 code units travel as float32, exact on every device. Collective. */
 export async function broadcastText(ctx: Context, text: string, label: string): Promise<string> {
@@ -13,14 +13,16 @@ export async function broadcastText(ctx: Context, text: string, label: string): 
     return await x.read();
   };
   const codeUnits = Float32Array.from({ length: text.length }, (_, i) => text.charCodeAt(i));
-  const headMessage = new Float32Array(headSize);
-  headMessage[0] = codeUnits.length;
-  headMessage.set(codeUnits.subarray(0, headSize - 1), 1);
-  const [length, ...headUnits] = await broadcast(headMessage);
+  const firstMessage = new Float32Array(firstMessageSize);
+  firstMessage[0] = codeUnits.length;
+  firstMessage.set(codeUnits.subarray(0, firstMessageSize - 1), 1);
+  const [length, ...firstUnits] = await broadcast(firstMessage);
   const remainingUnits =
-    length! < headSize ? [] : await broadcast(padNumbers(codeUnits.subarray(headSize - 1), length! - headSize + 1));
+    length! < firstMessageSize
+      ? []
+      : await broadcast(padNumbers(codeUnits.subarray(firstMessageSize - 1), length! - firstMessageSize + 1));
   let received = "";
-  for (const codeUnit of [...headUnits.slice(0, length), ...remainingUnits]) received += String.fromCharCode(codeUnit);
+  for (const codeUnit of [...firstUnits.slice(0, length), ...remainingUnits]) received += String.fromCharCode(codeUnit);
   return received;
 }
 

@@ -43,8 +43,8 @@ export async function prefill(
   const { placement } = settings;
   const length = chunk.length;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes: [axis], placement, length });
-  const rows = positions(layout.spans(ctx.mesh.coordinate));
-  const shardTokens = Array.from(rows, (position) => chunk[position]!);
+  const shardPositions = positions(layout.spans(ctx.mesh.coordinate));
+  const shardTokens = Array.from(shardPositions, (position) => chunk[position]!);
   const options = { cache: cache.forCall([sequence], { sharded: true }), placement, sequenceLength: length };
   if (!isLastChunk) {
     noGrad(() => scope(() => forward(model, [shardTokens], options))).dispose();
@@ -52,11 +52,11 @@ export async function prefill(
   }
   return readLogits(() => {
     using hidden = forward(model, [shardTokens], options);
-    const row = rows.indexOf(length - 1);
+    const row = shardPositions.indexOf(length - 1);
     // The last token's row, and zeros on the other ranks: their sum is that row.
-    const size = hidden.shape[2]!;
+    const hiddenSize = hidden.shape[2]!;
     const lastHidden =
-      row < 0 ? zeros(ctx, [1, 1, size], { dtype: hidden.dtype }) : hidden.slice(1, row, row + 1).contiguous();
+      row < 0 ? zeros(ctx, [1, 1, hiddenSize], { dtype: hidden.dtype }) : hidden.slice(1, row, row + 1).contiguous();
     ctx.mesh.group(axis).allReduce(lastHidden, "sum", { label: "last token" }).wait();
     return model.project(lastHidden);
   });

@@ -25,13 +25,13 @@ export interface TextPlan {
 export class GeneratedText {
   readonly #plan: TextPlan;
   readonly #stream: TextStream | null;
-  readonly #numbers: Float32Array | null;
+  readonly #uniforms: Float32Array | null;
   readonly #tokens: number[];
 
-  private constructor(plan: TextPlan, tokenizer: Tokenizer | null, numbers: Float32Array | null) {
+  private constructor(plan: TextPlan, tokenizer: Tokenizer | null, uniforms: Float32Array | null) {
     this.#plan = plan;
     this.#stream = tokenizer ? new TextStream(tokenizer, plan.prompt, plan.stopStrings) : null;
-    this.#numbers = numbers;
+    this.#uniforms = uniforms;
     this.#tokens = [...plan.prompt];
   }
 
@@ -46,7 +46,7 @@ export class GeneratedText {
   add(logits: Float32Array): GeneratedToken {
     const { prompt, maxNewTokens, settings, eosTokenIds } = this.#plan;
     const step = this.#tokens.length - prompt.length;
-    const sampled = sampleToken(logits, this.#tokens, settings, this.#numbers?.[step] ?? 0);
+    const sampled = sampleToken(logits, this.#tokens, settings, this.#uniforms?.[step] ?? 0);
     this.#tokens.push(sampled.token);
     const isEosToken = eosTokenIds.includes(sampled.token);
     const piece = isEosToken ? undefined : this.#stream?.push(sampled.token);
@@ -61,6 +61,6 @@ export class GeneratedText {
 /** A number in [0, 1) for each step, the same on every rank and mesh; none without sampling. */
 async function uniformNumbers(ctx: Context, { seed, maxNewTokens, settings }: TextPlan): Promise<Float32Array | null> {
   if (!settings.doSample) return null;
-  using numbers = rand(ctx, [maxNewTokens], { seed, stream: 0 });
-  return await numbers.read();
+  using uniforms = rand(ctx, [maxNewTokens], { seed, stream: 0 });
+  return await uniforms.read();
 }

@@ -30,7 +30,7 @@ interface BatchEntry {
   readonly id: number;
   readonly plan: Generation;
   /** Blocks of the cache that are kept for it. */
-  readonly blocks: number;
+  readonly numBlocks: number;
   readonly sequence: GenerationSequence;
   /** From the end of its prefill on. */
   text?: GeneratedText;
@@ -123,9 +123,9 @@ export class GenerationBatch implements Disposable {
       });
     }
     const id = this.#nextId++;
-    const blocks = this.#countBlocks(tokens);
-    this.#freeBlocks -= blocks;
-    this.#entries.set(id, { id, plan, blocks, sequence: this.#cache.createSequence(), lastToken: 0 });
+    const numBlocks = this.#countBlocks(tokens);
+    this.#freeBlocks -= numBlocks;
+    this.#entries.set(id, { id, plan, numBlocks, sequence: this.#cache.createSequence(), lastToken: 0 });
     return id;
   }
 
@@ -202,9 +202,9 @@ export class GenerationBatch implements Disposable {
     }
   }
 
-  #release({ id, sequence, blocks }: BatchEntry): void {
+  #release({ id, sequence, numBlocks }: BatchEntry): void {
     this.#entries.delete(id);
-    this.#freeBlocks += blocks;
+    this.#freeBlocks += numBlocks;
     sequence.dispose();
   }
 

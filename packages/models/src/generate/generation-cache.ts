@@ -74,25 +74,25 @@ export class GenerationCache implements Disposable {
     const { blockSize, dtype } = parsed;
     const { ctx, config, settings } = model;
     const windows = [...new Set(config.layers.map(({ window }) => window))];
-    const counts = windows.map(() => 0);
+    const layerCounts = windows.map(() => 0);
     this.#layers = config.layers.map(({ window }) => {
       const cache = windows.indexOf(window);
-      return { cache, index: counts[cache]!++ };
+      return { cache, index: layerCounts[cache]!++ };
     });
     const { axis } = cacheAxis(model);
     const ranks = axis === null ? 1 : ctx.mesh.shape[axis]!;
-    const blocks = Math.ceil(parsed.maxTokens / (blockSize * ranks)) * ranks;
+    const numBlocks = Math.ceil(parsed.maxTokens / (blockSize * ranks)) * ranks;
     this.maxSequences = parsed.maxSequences;
     this.maxPrefillTokens = parsed.maxPrefillTokens;
     this.blockSize = blockSize;
-    this.maxTokens = blocks * blockSize;
+    this.maxTokens = numBlocks * blockSize;
     this.#caches = windows.map(
       (window, i) =>
         new KvCache(ctx, {
-          numLayers: counts[i]!,
+          numLayers: layerCounts[i]!,
           numKvHeads: config.numKvHeads,
           headSize: config.headDim,
-          maxTokens: Math.min(blocks, maxWindowBlocks(window, parsed)) * blockSize,
+          maxTokens: Math.min(numBlocks, maxWindowBlocks(window, parsed)) * blockSize,
           ...{ blockSize, axis },
           dtype: dtype ?? (settings.dtype === "bfloat16" ? "bfloat16" : "float32"),
           ...(window !== null && { slidingWindow: window }),

@@ -42,22 +42,22 @@ export function sampleToken(
 }
 
 /** Logits of tokens that occurred, divided by the penalty if positive, else multiplied. */
-function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<number>, penalty: number): void {
-  if (penalty === 1) return;
+function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<number>, repetitionPenalty: number): void {
+  if (repetitionPenalty === 1) return;
   for (const token of new Set(previousTokens)) {
     const logit = logits[token]!;
-    logits[token] = logit > 0 ? logit / penalty : logit * penalty;
+    logits[token] = logit > 0 ? logit / repetitionPenalty : logit * repetitionPenalty;
   }
 }
 
 /** The first of the largest. */
 function argmax(logits: Float32Array): number {
-  let best = 0;
+  let bestIndex = 0;
   for (let i = 0; i < logits.length; i++) {
     if (Number.isNaN(logits[i])) throw nanError(i);
-    if (logits[i]! > logits[best]!) best = i;
+    if (logits[i]! > logits[bestIndex]!) bestIndex = i;
   }
-  return best;
+  return bestIndex;
 }
 
 function nanError(token: number): MosaicError {

@@ -53,21 +53,21 @@ export class TextStream {
   }
 
   #release(text: string): TextPiece {
-    const stopIndices = this.#stopStrings.map((stop) => text.indexOf(stop)).filter((index) => index >= 0);
+    const stopIndices = this.#stopStrings.map((stopString) => text.indexOf(stopString)).filter((index) => index >= 0);
     if (stopIndices.length > 0) {
       this.#heldText = "";
       return { text: text.slice(0, Math.min(...stopIndices)), isStopped: true };
     }
-    const numHeldChars = Math.max(0, ...this.#stopStrings.map((stop) => stopOverlap(text, stop)));
+    const numHeldChars = Math.max(0, ...this.#stopStrings.map((stopString) => stopOverlap(text, stopString)));
     this.#heldText = text.slice(text.length - numHeldChars);
     return { text: text.slice(0, text.length - numHeldChars), isStopped: false };
   }
 }
 
 /** The length of the longest end of `text` that `stop` begins with. */
-function stopOverlap(text: string, stop: string): number {
-  for (let length = Math.min(text.length, stop.length - 1); length > 0; length--) {
-    if (text.endsWith(stop.slice(0, length))) return length;
+function stopOverlap(text: string, stopString: string): number {
+  for (let length = Math.min(text.length, stopString.length - 1); length > 0; length--) {
+    if (text.endsWith(stopString.slice(0, length))) return length;
   }
   return 0;
 }

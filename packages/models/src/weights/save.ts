@@ -73,9 +73,9 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
 /** Every rank learns whether rank 0 failed, so that none goes on as if there were a folder. */
 async function hasFailedOnAnyRank({ ctx }: CachedModel, hasFailed: boolean): Promise<boolean> {
   if (ctx.size === 1) return hasFailed;
-  using failures = fromArray(ctx, [hasFailed ? 1 : 0], [1]);
-  ctx.world.allReduce(failures, "sum", { label: "saveModel" }).wait();
-  return (await failures.read())[0] !== 0;
+  using numFailures = fromArray(ctx, [hasFailed ? 1 : 0], [1]);
+  ctx.world.allReduce(numFailures, "sum", { label: "saveModel" }).wait();
+  return (await numFailures.read())[0] !== 0;
 }
 
 interface SavedTensor {
@@ -116,22 +116,25 @@ async function writeFiles({ source, settings }: SavedModel, folder: string): Pro
 async function writeWeights(folder: string, weights: readonly SavedTensor[], maxShardBytes: number): Promise<void> {
   const shards = cutIntoShards(weights, maxShardBytes);
   const formatNumber = (value: number): string => String(value).padStart(5, "0");
-  const names = shards.map((_, i) =>
+  const fileNames = shards.map((_, i) =>
     shards.length === 1 ? singleName : `model-${formatNumber(i + 1)}-of-${formatNumber(shards.length)}.safetensors`,
   );
   for (const [i, shard] of shards.entries()) {
     const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
     // Transformers refuses files without the format.
-    await writeSafetensors(join(folder, names[i]!), tensors, { format: "pt" });
+    await writeSafetensors(join(folder, fileNames[i]!), tensors, { format: "pt" });
   }
   const index = join(folder, indexName);
   if (shards.length === 1) {
     await rm(index, { force: true });
     return;
   }
-  const weightMap = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, names[i]])));
-  const total = weights.reduce((sum, { tensor }) => sum + bytesOf(tensor), 0);
-  await writeFile(index, `${JSON.stringify({ metadata: { total_size: total }, weight_map: weightMap }, null, 2)}\n`);
+  const weightMap = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, fileNames[i]])));
+  const totalBytes = weights.reduce((sum, { tensor }) => sum + bytesOf(tensor), 0);
+  await writeFile(
+    index,
+    `${JSON.stringify({ metadata: { total_size: totalBytes }, weight_map: weightMap }, null, 2)}\n`,
+  );
 }
 
 const bytesOf = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];

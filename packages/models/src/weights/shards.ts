@@ -46,8 +46,8 @@ export async function openShards(folder: string, weights: readonly Weight[], isT
 async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | undefined> {
   const json = await readJson(folder, indexName, true);
   if (!json) return undefined;
-  const map = json.weight_map;
-  const entries = isJsonObject(map) ? Object.entries(map) : [];
+  const weightMap = json.weight_map;
+  const entries = isJsonObject(weightMap) ? Object.entries(weightMap) : [];
   const isFileName = (value: unknown): value is string =>
     typeof value === "string" && /^[\w.-]+\.safetensors$/.test(value);
   if (entries.length > 0 && entries.every((entry): entry is [string, string] => isFileName(entry[1])))
@@ -55,7 +55,7 @@ async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | 
   throw new FileError({
     where: `${join(folder, indexName)}: weight_map`,
     expected: "an object that maps tensor names to .safetensors file names",
-    received: formatValue(map),
+    received: formatValue(weightMap),
     remedy: "download the file again",
   });
 }
@@ -114,8 +114,8 @@ function checkWeights(
   { fileByTensor, isTied }: { fileByTensor: ReadonlyMap<string, SafetensorsReader>; isTied: boolean },
 ): void {
   const expectedNames = new Set(weights.map(({ name }) => name));
-  const missing = weights.filter(({ name }) => !fileByTensor.has(name)).map(({ name }) => `missing "${name}"`);
-  const unexpected = [...fileByTensor.keys()]
+  const missingProblems = weights.filter(({ name }) => !fileByTensor.has(name)).map(({ name }) => `missing "${name}"`);
+  const unexpectedProblems = [...fileByTensor.keys()]
     .filter((name) => !expectedNames.has(name) && !isRedundant(name, isTied))
     .map((name) => `unexpected "${name}"`);
   const shapeMismatches = weights.flatMap(({ name, shape }) => {
@@ -125,7 +125,7 @@ function checkWeights(
       return [`"${name}" has shape ${formatShape(fileTensor.shape)} instead of ${formatShape(shape)}`];
     return floatFormats.has(fileTensor.format) ? [] : [`"${name}" has the quantized format ${fileTensor.format}`];
   });
-  const problems = [...shapeMismatches, ...missing, ...unexpected];
+  const problems = [...shapeMismatches, ...missingProblems, ...unexpectedProblems];
   if (problems.length === 0) return;
   const omittedText = problems.length > 8 ? ` and ${problems.length - 8} more` : "";
   throw new FileError({

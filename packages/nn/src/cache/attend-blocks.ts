@@ -47,13 +47,13 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const { ctx, group, valueHeadSize } = memory;
   const { q } = call;
   const { kernels } = ctx.device;
-  const [size, heads, rows] = q.shape as [number, number, number];
-  if (q.size === 0) return ctx.device.empty([size, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  const [batchSize, heads, rows] = q.shape as [number, number, number];
+  if (q.size === 0) return ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
   const visible = visibleRows(memory, batch, call.mask);
   group?.recordCall(() => describeCall(batch, q));
-  const shape: StateShape = { batch: size, heads, rows, valueSize: valueHeadSize };
-  const foldBlocks = <State extends AttentionState>(state: State, isCleared: boolean): State => {
-    if (isCleared) kernels.fill(state.out, 0);
+  const shape: StateShape = { batch: batchSize, heads, rows, valueSize: valueHeadSize };
+  const foldBlocks = <State extends AttentionState>(state: State, shouldClear: boolean): State => {
+    if (shouldClear) kernels.fill(state.out, 0);
     kernels.fill(state.lse, -Infinity);
     if (visible.count > 0) foldRows(memory, visible, { ...call, state, layer: batch.layer });
     return state;
@@ -61,11 +61,11 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const isSingleRank = group === undefined || group.size === 1;
   // A row that sees a key gets its `out` from the kernel.
   const state = isSingleRank
-    ? foldBlocks(denseState(ctx, shape), visible.seenRows < size * rows)
+    ? foldBlocks(denseState(ctx, shape), visible.seenRows < batchSize * rows)
     : mergeOverRanks(group, foldBlocks(emptyState(ctx, shape), true), shape);
   if (call.sinks) mergeSinks(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
-  const out = ctx.device.empty([size, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
+  const out = ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);
   kernels.copy(out, state.out);
   return out;
 }
@@ -95,21 +95,21 @@ function foldRows(
   const tile: Tile = {
     q: [{ start: 0, length: q.shape[2]!, step: 1 }],
     k: [{ start: 0, length: count, step: 1 }],
-    mask: sampleMasks ? noSlices : firstSample!,
+    mask: sampleMasks ? emptySlices : firstSample!,
     scale,
     ...((sampleMasks || softcap !== undefined) && { modifiers: { sampleMasks, softcap } }),
   };
   q.device.kernels.attend(state, q, { k: view(k), v: view(v) }, tile);
 }
 
-const noSlices: readonly Slice[] = [];
+const emptySlices: readonly Slice[] = [];
 const causal = masks.causal();
-const windows = new Map<number, Mask>();
+const windowMasks = new Map<number, Mask>();
 
 function defaultMask(slidingWindow: number | undefined): Mask {
   if (slidingWindow === undefined) return causal;
-  const mask = windows.get(slidingWindow) ?? masks.slidingWindow(slidingWindow);
-  windows.set(slidingWindow, mask);
+  const mask = windowMasks.get(slidingWindow) ?? masks.slidingWindow(slidingWindow);
+  windowMasks.set(slidingWindow, mask);
   return mask;
 }
 
@@ -123,7 +123,7 @@ interface CachedRows {
 }
 
 /** Those of the last call of a cache: all layers of a step see the same rows. */
-const knownRows = new WeakMap<CacheMemory, CachedRows>();
+const cachedRowsByMemory = new WeakMap<CacheMemory, CachedRows>();
 
 const sameElements = <T>(a: readonly T[], b: readonly T[]): boolean =>
   a.length === b.length && a.every((each, i) => each === b[i]);
@@ -135,7 +135,7 @@ function visibleRows(
 ): VisibleRows {
   const mask = callMask ?? defaultMask(memory.slidingWindow);
   const lengths = tables.map((table) => table.lengthAt(layer));
-  const cachedRows = knownRows.get(memory);
+  const cachedRows = cachedRowsByMemory.get(memory);
   if (
     cachedRows?.revision === memory.revision &&
     cachedRows.mask === mask &&
@@ -157,7 +157,7 @@ function visibleRows(
     return visibleRowSlices(slices, table.rowsOn(memory.rank, 0, length));
   });
   const visible = { ...boundingRows(samples), seenRows };
-  knownRows.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
+  cachedRowsByMemory.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
   return visible;
 }
 

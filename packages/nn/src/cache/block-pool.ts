@@ -8,18 +8,18 @@ export class BlockPool {
   readonly ranks: number;
   readonly blocksPerRank: number;
   readonly #references: Int32Array;
-  readonly #free: number[];
+  readonly #freeBlockCounts: number[];
 
   constructor(rankCount: number, blocksPerRank: number) {
     this.ranks = rankCount;
     this.blocksPerRank = blocksPerRank;
     this.#references = new Int32Array(rankCount * blocksPerRank);
-    this.#free = Array.from({ length: rankCount }, () => blocksPerRank);
+    this.#freeBlockCounts = Array.from({ length: rankCount }, () => blocksPerRank);
   }
 
   /** Blocks that nothing uses, of all ranks. */
   get free(): number {
-    return this.#free.reduce((sum, each) => sum + each, 0);
+    return this.#freeBlockCounts.reduce((sum, each) => sum + each, 0);
   }
 
   ownerOf(block: number): number {
@@ -36,16 +36,16 @@ export class BlockPool {
   }
 
   release(block: number): void {
-    if (--this.#references[block]! === 0) this.#free[this.ownerOf(block)]!++;
+    if (--this.#references[block]! === 0) this.#freeBlockCounts[this.ownerOf(block)]!++;
   }
 
   freeBlocksOn(rank: number): number {
-    return this.#free[rank]!;
+    return this.#freeBlockCounts[rank]!;
   }
 
   /** The rank on which most blocks are free; of several, the first. */
   get emptiestRank(): number {
-    return this.#free.indexOf(Math.max(...this.#free));
+    return this.#freeBlockCounts.indexOf(Math.max(...this.#freeBlockCounts));
   }
 
   /**
@@ -55,24 +55,24 @@ export class BlockPool {
   allocate(rank: number, previous: number | undefined): number {
     const nextBlock = previous === undefined ? -1 : previous + 1;
     const isNextFree = nextBlock >= 0 && this.ownerOf(nextBlock) === rank && this.#references[nextBlock] === 0;
-    const block = isNextFree ? nextBlock : this.#findLargestGap(rank);
+    const block = isNextFree ? nextBlock : this.#findMiddleOfLargestGap(rank);
     this.#references[block] = 1;
-    this.#free[rank]!--;
+    this.#freeBlockCounts[rank]!--;
     return block;
   }
 
   /** The middle of the longest run of free blocks, for the sequence before it may grow into its start. */
-  #findLargestGap(rank: number): number {
+  #findMiddleOfLargestGap(rank: number): number {
     const [first, end] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
-    let longest = { start: first, length: 0 };
+    let longestGap = { start: first, length: 0 };
     for (let block = first; block < end; block++) {
       const start = block;
       while (block < end && this.#references[block] === 0) block++;
-      if (block - start > longest.length) longest = { start, length: block - start };
+      if (block - start > longestGap.length) longestGap = { start, length: block - start };
     }
-    if (longest.length === 0) {
+    if (longestGap.length === 0) {
       throw new OutOfMemoryError({ where: "KvCache", expected: `a free block on rank ${rank}`, received: "none" });
     }
-    return longest.start === first ? first : longest.start + Math.floor(longest.length / 2);
+    return longestGap.start === first ? first : longestGap.start + Math.floor(longestGap.length / 2);
   }
 }

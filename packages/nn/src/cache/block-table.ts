@@ -27,7 +27,7 @@ export class BlockTable {
   /** Those before `#dropped` were released by the sliding window. */
   readonly #blocks: number[];
   readonly #lengths: number[];
-  #droppedBlocks: number;
+  #numDroppedBlocks: number;
   #isReleased = false;
 
   constructor(cache: CacheBlocks, from?: BlockTable) {
@@ -35,8 +35,8 @@ export class BlockTable {
     const length = from?.length ?? 0;
     this.#blocks = from === undefined ? [] : from.#blocks.slice(0, Math.ceil(length / cache.blockSize));
     this.#lengths = Array.from({ length: cache.numLayers }, () => length);
-    this.#droppedBlocks = from === undefined ? 0 : from.#droppedBlocks;
-    for (const block of this.#blocks.slice(this.#droppedBlocks)) cache.pool.retain(block);
+    this.#numDroppedBlocks = from === undefined ? 0 : from.#numDroppedBlocks;
+    for (const block of this.#blocks.slice(this.#numDroppedBlocks)) cache.pool.retain(block);
   }
 
   get isReleased(): boolean {
@@ -49,8 +49,8 @@ export class BlockTable {
   }
 
   /** The first position whose keys were not dropped. */
-  get firstKept(): number {
-    return this.#droppedBlocks * this.cache.blockSize;
+  get firstKeptPosition(): number {
+    return this.#numDroppedBlocks * this.cache.blockSize;
   }
 
   lengthAt(layer: number): number {
@@ -58,7 +58,7 @@ export class BlockTable {
   }
 
   /** New blocks that `count` tokens more take in a layer, without that of a copy. */
-  missing(layer: number, count: number): number {
+  countMissingBlocks(layer: number, count: number): number {
     const blocks = Math.ceil((this.#lengths[layer]! + count) / this.cache.blockSize);
     return Math.max(0, blocks - this.#blocks.length);
   }
@@ -86,7 +86,8 @@ export class BlockTable {
 
   /** Allocates `count` more tokens in a layer. */
   extend(layer: number, count: number): void {
-    for (let missing = this.missing(layer, count); missing > 0; missing--) this.#allocate();
+    for (let numMissingBlocks = this.countMissingBlocks(layer, count); numMissingBlocks > 0; numMissingBlocks--)
+      this.#allocate();
     this.#lengths[layer]! += count;
   }
 
@@ -105,10 +106,10 @@ export class BlockTable {
   dropInvisible(): void {
     const { slidingWindow, blockSize, pool } = this.cache;
     if (slidingWindow === undefined) return;
-    const end = Math.max(this.#droppedBlocks, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
-    for (const block of this.#blocks.slice(this.#droppedBlocks, end)) pool.release(block);
-    if (end > this.#droppedBlocks) this.cache.revision++;
-    this.#droppedBlocks = end;
+    const end = Math.max(this.#numDroppedBlocks, Math.floor(Math.max(0, this.length - slidingWindow + 1) / blockSize));
+    for (const block of this.#blocks.slice(this.#numDroppedBlocks, end)) pool.release(block);
+    if (end > this.#numDroppedBlocks) this.cache.revision++;
+    this.#numDroppedBlocks = end;
   }
 
   truncate(length: number): void {
@@ -120,10 +121,10 @@ export class BlockTable {
         received: formatValue(length),
       });
     }
-    if (this.#droppedBlocks > 0 && length - slidingWindow + 1 < this.firstKept) {
+    if (this.#numDroppedBlocks > 0 && length - slidingWindow + 1 < this.firstKeptPosition) {
       throw new OptionError({
         where: "KvCache: truncate",
-        expected: `a length of at least ${this.firstKept + slidingWindow - 1}, because the sliding window has dropped the tokens before position ${this.firstKept}`,
+        expected: `a length of at least ${this.firstKeptPosition + slidingWindow - 1}, because the sliding window has dropped the tokens before position ${this.firstKeptPosition}`,
         received: String(length),
       });
     }
@@ -135,15 +136,15 @@ export class BlockTable {
   /** Removes the last tokens of one layer after a failed call, and releases blocks in which no layer has tokens. */
   retract(layer: number, length: number): void {
     this.#lengths[layer] = length;
-    const used = Math.ceil(Math.max(...this.#lengths) / this.cache.blockSize);
-    for (const block of this.#blocks.splice(used)) this.cache.pool.release(block);
+    const numUsedBlocks = Math.ceil(Math.max(...this.#lengths) / this.cache.blockSize);
+    for (const block of this.#blocks.splice(numUsedBlocks)) this.cache.pool.release(block);
     this.cache.revision++;
   }
 
   release(): void {
     if (this.#isReleased) return;
     this.#isReleased = true;
-    for (const block of this.#blocks.splice(0).slice(this.#droppedBlocks)) this.cache.pool.release(block);
+    for (const block of this.#blocks.splice(0).slice(this.#numDroppedBlocks)) this.cache.pool.release(block);
     this.cache.revision++;
   }
 
@@ -168,7 +169,7 @@ export class BlockTable {
     const first = pool.blocksPerRank * rank;
     const blockRows: BlockRows[] = [];
     let lastRows: { -readonly [Field in keyof BlockRows]: BlockRows[Field] } | undefined;
-    const from = Math.max(start, this.firstKept);
+    const from = Math.max(start, this.firstKeptPosition);
     for (let index = Math.floor(from / blockSize); index * blockSize < end; index++) {
       const localBlock = this.#blocks[index]! - first;
       if (localBlock < 0 || localBlock >= pool.blocksPerRank) continue;
@@ -193,13 +194,13 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
   if (!first) return;
   const { pool, blockSize } = first.cache;
   for (const table of tables) table.dropInvisible();
-  const missing = tables.reduce((sum, table, i) => sum + table.missing(layer, counts[i]!), 0);
-  const numCopies = copiesByRank(layer, tables, counts);
-  const needed = missing + numCopies.reduce((sum, count) => sum + count, 0);
-  if (needed > pool.free || numCopies.some((count, rank) => count > pool.freeBlocksOn(rank))) {
+  const numMissingBlocks = tables.reduce((sum, table, i) => sum + table.countMissingBlocks(layer, counts[i]!), 0);
+  const copyCounts = countCopiesByRank(layer, tables, counts);
+  const numNeededBlocks = numMissingBlocks + copyCounts.reduce((sum, count) => sum + count, 0);
+  if (numNeededBlocks > pool.free || copyCounts.some((count, rank) => count > pool.freeBlocksOn(rank))) {
     throw new OutOfMemoryError({
       where: "KvCache: append",
-      expected: `${needed} free blocks of ${blockSize} tokens`,
+      expected: `${numNeededBlocks} free blocks of ${blockSize} tokens`,
       received: `${pool.free} of ${pool.ranks * pool.blocksPerRank} blocks free`,
       remedy: "dispose or truncate sequences, or raise maxTokens; the cache is unchanged",
     });
@@ -209,15 +210,15 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
 }
 
 /** A block shared only within the batch is copied for all sequences but the last, which keeps it. */
-function copiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
+function countCopiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
   const { pool } = tables[0]!.cache;
-  const writersByBlock = new Map<number, number>();
+  const numWritersByBlock = new Map<number, number>();
   tables.forEach((table, i) => {
     const block = table.sharedBlock(layer, counts[i]!);
-    if (block !== undefined) writersByBlock.set(block, (writersByBlock.get(block) ?? 0) + 1);
+    if (block !== undefined) numWritersByBlock.set(block, (numWritersByBlock.get(block) ?? 0) + 1);
   });
-  const copies = Array.from({ length: pool.ranks }, () => 0);
-  for (const [block, count] of writersByBlock)
-    copies[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
-  return copies;
+  const copyCounts = Array.from({ length: pool.ranks }, () => 0);
+  for (const [block, count] of numWritersByBlock)
+    copyCounts[pool.ownerOf(block)]! += Math.min(count, pool.references(block) - 1);
+  return copyCounts;
 }

@@ -92,7 +92,7 @@ export class KvCacheLayer implements AttentionCache {
     const where = "KvCache: append";
     this.#checkInference(where, [k, v]);
     const rows = this.#checkNewKeys(where, k, v);
-    const counts = this.#counts(where, rows);
+    const counts = this.#resolveTokenCounts(where, rows);
     const starts = this.starts;
     extendTables(this.#layer, this.#tables, counts);
     scope(() => {
@@ -138,7 +138,7 @@ export class KvCacheLayer implements AttentionCache {
     const parsedOptions = cachedAttentionOptions.parse(options, where);
     this.#checkInference(where, [q]);
     this.#checkQueries(where, q, parsedOptions);
-    const counts = this.#counts(where, q.shape[2]!);
+    const counts = this.#resolveTokenCounts(where, q.shape[2]!);
     const batch = { layer: this.#layer, tables: this.#tables, counts };
     return scope(() => attendBlocks(this.#memory, batch, { q, ...parsedOptions }));
   }
@@ -225,7 +225,7 @@ export class KvCacheLayer implements AttentionCache {
   }
 
   /** How many of `rows` are tokens of each sequence. */
-  #counts(where: string, rows: number): readonly number[] {
+  #resolveTokenCounts(where: string, rows: number): readonly number[] {
     const lengths = this.#lengths ?? this.#tables.map(() => rows);
     const sample = lengths.findIndex((length) => length > rows);
     if (sample < 0) return lengths;

@@ -55,7 +55,7 @@ export function prefill(memory: CacheMemory, { layer, tables }: ShardedBatch, ca
           .to(memory.k.dtype)
           .contiguous(),
       );
-      store(memory, { k: kRows!, v: vRows! }, { layer, table, start: starts[sample]!, layout });
+      sendToBlockOwners(memory, { k: kRows!, v: vRows! }, { layer, table, start: starts[sample]!, layout });
     }
   });
   if (starts.every((start) => start === 0)) {
@@ -137,11 +137,15 @@ interface ShardedRows {
 }
 
 /** Sends each row of k and v [1,Hkv,S,·] to the rank that owns its block, which stores it. */
-function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table, start, layout }: ShardedRows): void {
+function sendToBlockOwners(
+  memory: CacheMemory,
+  kv: { k: Tensor; v: Tensor },
+  { layer, table, start, layout }: ShardedRows,
+): void {
   const { ctx, group, axis, rank } = memory;
   const ranks = Array.from({ length: group!.size }, (_, i) => i);
   const rowsBySender = ranks.map((at) => piecesOf(layout.spans({ ...ctx.mesh.coordinate, [axis!]: at }), start, table));
-  const write = (source: { k: Tensor; v: Tensor }, piece: BlockRows): void => {
+  const writeRows = (source: { k: Tensor; v: Tensor }, piece: BlockRows): void => {
     const { position, length, step, row } = piece;
     const first = table.rowOf(position);
     for (const name of ["k", "v"] as const) {
@@ -149,7 +153,7 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
       ctx.device.kernels.copy(target, source[name].slice(2, row, row + length));
     }
   };
-  for (const blockRows of rowsBySender[rank]!) if (blockRows.owner === rank) write(kv, blockRows);
+  for (const blockRows of rowsBySender[rank]!) if (blockRows.owner === rank) writeRows(kv, blockRows);
   if (group!.size === 1) return;
   const plan = castPlan(rowsBySender);
   const incomingRows = rowsBySender.flatMap((each, sender) =>
@@ -164,7 +168,7 @@ function store(memory: CacheMemory, kv: { k: Tensor; v: Tensor }, { layer, table
   group!.groupCast([received.k, received.v], [kv.k, kv.v], plan, { label }).wait();
   let row = 0;
   for (const blockRows of incomingRows) {
-    write(received, { ...blockRows, row });
+    writeRows(received, { ...blockRows, row });
     row += blockRows.length;
   }
 }
@@ -192,7 +196,7 @@ function rangesOf(blockRows: readonly BlockRows[], owner: number): RowRange[] {
 /** What the ranks hold of a sequence: this rank's keys and values [1,Hkv,·,·], by position, and where all of them lie. */
 function cachedKeys(memory: CacheMemory, layer: number, table: BlockTable) {
   const { ctx, axis, rank } = memory;
-  const [first, end] = [table.firstKept, table.lengthAt(layer)];
+  const [first, end] = [table.firstKeptPosition, table.lengthAt(layer)];
   const spans = (index: number): Span[] =>
     joinSpans(
       table.rowsOn(index, first, end).map(({ position, length }) => ({ start: position - first, length, step: 1 })),
@@ -223,7 +227,7 @@ function restrictToKept(
   mask: Mask,
   { queries, length, table }: { queries: number; length: number; table: BlockTable },
 ): Mask {
-  const { firstKept } = table;
-  if (firstKept === 0) return mask;
-  return masks.fromSlices(resolveSlices(mask, queries, length).map((slice) => shiftKeys(slice, -firstKept)));
+  const { firstKeptPosition } = table;
+  if (firstKeptPosition === 0) return mask;
+  return masks.fromSlices(resolveSlices(mask, queries, length).map((slice) => shiftKeys(slice, -firstKeptPosition)));
 }

@@ -5,10 +5,10 @@ import type { BlockRows } from "./block-table.ts";
 export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockRows[]): Slice[] {
   const rowSlices: Slice[] = [];
   for (const slice of mask) {
-    const delay = slice.q1 - slice.q0 - 1;
+    const lastRowOffset = slice.q1 - slice.q0 - 1;
     // What every query of the slice sees.
-    const from = slice.k0 + (hasDiagonalStart(slice.type) ? delay : 0);
-    const to = slice.k1 - (hasDiagonalEnd(slice.type) ? delay : 0);
+    const from = slice.k0 + (hasDiagonalStart(slice.type) ? lastRowOffset : 0);
+    const to = slice.k1 - (hasDiagonalEnd(slice.type) ? lastRowOffset : 0);
     // Of blocks that lie side by side the kernel reads one slice.
     let run = { row: 0, end: 0 };
     const endRun = (): void => {
@@ -33,6 +33,6 @@ export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockR
   return rowSlices;
 }
 
-export function shiftKeys(slice: Slice, distance: number): Slice {
-  return { ...slice, k0: slice.k0 + distance, k1: slice.k1 + distance };
+export function shiftKeys(slice: Slice, offset: number): Slice {
+  return { ...slice, k0: slice.k0 + offset, k1: slice.k1 + offset };
 }

@@ -200,13 +200,13 @@ export class DataLoader {
     const { rowLength, resetAttentionMask, resetPositionIds } = this.#settings;
     const { tokens, ends } = this.#source.read(start, rowLength + 1);
     const endsInRow = ends.filter((end) => end < rowLength);
-    const bounds = [...endsInRow, rowLength];
-    const documents = bounds.map((end, i) => end - (endsInRow[i - 1] ?? 0));
+    const documentEnds = [...endsInRow, rowLength];
+    const documents = documentEnds.map((end, i) => end - (endsInRow[i - 1] ?? 0));
     const labels = Float32Array.from({ length: rowLength }, (_, i) => tokens[i + 1]!);
     if (resetAttentionMask) for (const end of ends) if (end <= rowLength) labels[end - 1] = ignoreIndex;
     const positions = new Float32Array(rowLength);
     let begin = 0;
-    for (const end of bounds) {
+    for (const end of documentEnds) {
       for (let i = begin; i < end; i++) positions[i] = resetPositionIds ? i - begin : i;
       begin = end;
     }

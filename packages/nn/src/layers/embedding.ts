@@ -26,12 +26,12 @@ const embeddingOp = defineOp({
   },
   backward({ table, tokens }, dOut) {
     const { device } = table;
-    const sums = device.empty(table.shape, "float32");
-    device.kernels.fill(sums, 0);
-    device.kernels.scatterAddRows(sums, dOut, tokens);
-    if (table.dtype === "float32") return [sums];
-    using float32Sums = sums;
-    return [float32Sums.to(table.dtype)];
+    const tableGradient = device.empty(table.shape, "float32");
+    device.kernels.fill(tableGradient, 0);
+    device.kernels.scatterAddRows(tableGradient, dOut, tokens);
+    if (table.dtype === "float32") return [tableGradient];
+    using float32Gradient = tableGradient;
+    return [float32Gradient.to(table.dtype)];
   },
 });
 

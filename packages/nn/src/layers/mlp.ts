@@ -39,7 +39,10 @@ const activationNames = Object.keys(activations) as readonly ActivationName[];
 /** How a function of that name is split: what a Linear applies, and what is applied to its result. */
 function splitActivation(name: ActivationName) {
   const fusedActivation = fusedActivations.find((each) => each === name);
-  return { inLinear: fusedActivation ?? "identity", after: fusedActivation ? null : activations[name] } as const;
+  return {
+    inLinear: fusedActivation ?? "identity",
+    unfusedActivation: fusedActivation ? null : activations[name],
+  } as const;
 }
 
 /**
@@ -142,8 +145,8 @@ export class MLP extends Module {
     checkContext("MLP", ctx);
     const parsed = mlpOptions.parse(options);
     const { embedDim, hiddenDim = 4 * embedDim, outDim = embedDim, dropout, sharding, bias, dtype } = parsed;
-    const { inLinear: activation, after } = splitActivation(parsed.activation);
-    this.#activation = after;
+    const { inLinear: activation, unfusedActivation } = splitActivation(parsed.activation);
+    this.#activation = unfusedActivation;
     this.fc1 = this.addChild("fc1", new Linear(ctx, embedDim, hiddenDim, { activation, bias, dtype }));
     this.fc2 = this.addChild("fc2", new Linear(ctx, hiddenDim, outDim, { bias, dtype }));
     this.#dropout = this.addChild("drop", new Dropout(ctx, dropout, sharding));

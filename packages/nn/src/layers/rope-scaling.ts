@@ -137,9 +137,9 @@ function yarn(options: YarnScalingOptions): RopeScaling {
     const [first, last] = [pairWithRotations(betaFast), pairWithRotations(betaSlow)];
     const low = Math.max(truncate ? Math.floor(first) : first, 0);
     const high = Math.min(truncate ? Math.ceil(last) : last, headDim - 1);
-    const width = high === low ? 0.001 : high - low;
+    const rampWidth = high === low ? 0.001 : high - low;
     return unscaledFrequencies({ headDim, base }).map((each, i) => {
-      const interpolated = Math.min(Math.max((i - low) / width, 0), 1);
+      const interpolated = Math.min(Math.max((i - low) / rampWidth, 0), 1);
       return (each / factor) * interpolated + each * (1 - interpolated);
     });
   };

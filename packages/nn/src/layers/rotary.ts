@@ -73,16 +73,16 @@ function computeAngles(
   rows: Int32Array,
   { inverseFrequencies: frequencies, attentionFactor }: RopeFrequencies,
 ): RotaryTable {
-  const pairs = frequencies.length;
-  const cos = device.empty([rows.length, pairs], "float32");
+  const numPairs = frequencies.length;
+  const cos = device.empty([rows.length, numPairs], "float32");
   let sin: Tensor | undefined;
   try {
-    sin = device.empty([rows.length, pairs], "float32");
+    sin = device.empty([rows.length, numPairs], "float32");
     const angles = new Float64Array(Math.min(chunkSize, cos.size));
     for (let from = 0; from < cos.size; from += chunkSize) {
       const angleChunk = angles.subarray(0, Math.min(chunkSize, cos.size - from));
       for (let i = 0; i < angleChunk.length; i++) {
-        angleChunk[i] = rows[Math.floor((from + i) / pairs)]! * frequencies[(from + i) % pairs]!;
+        angleChunk[i] = rows[Math.floor((from + i) / numPairs)]! * frequencies[(from + i) % numPairs]!;
       }
       writeAt(
         cos,
@@ -205,11 +205,11 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   }
 
   #evictOldest(): void {
-    const [oldest] = this.#tables;
-    if (!oldest || this.#tables.size <= maxCachedTables) return;
-    this.#tables.delete(oldest[0]);
-    oldest[1].cos.dispose();
-    oldest[1].sin.dispose();
+    const [oldestEntry] = this.#tables;
+    if (!oldestEntry || this.#tables.size <= maxCachedTables) return;
+    this.#tables.delete(oldestEntry[0]);
+    oldestEntry[1].cos.dispose();
+    oldestEntry[1].sin.dispose();
   }
 
   /** Gives the tables back. */

@@ -66,13 +66,13 @@ const linearCrossEntropyOp = defineOp({
   name: "linearCrossEntropy",
   forward([x, weight, bias]: [Tensor, Tensor, Tensor | null], settings: ChunkSettings) {
     const { device } = x;
-    const [rows, features] = [settings.targets.size, weight.shape[1]!];
-    using flatInput = x.reshape([rows, features]);
+    const [rows, numFeatures] = [settings.targets.size, weight.shape[1]!];
+    using flatInput = x.reshape([rows, numFeatures]);
     using targets = settings.targets.reshape([rows]);
     using losses = device.empty([2, rows], "float32");
     const [needX, needWeight, needBias] = settings.needsInputGrad;
     const gradients: SumGradients = {
-      dx: needX ? device.empty([rows, features], "float32") : null,
+      dx: needX ? device.empty([rows, numFeatures], "float32") : null,
       dWeight: needWeight ? zeros(device, weight.shape) : null,
       dBias: bias && needBias ? zeros(device, bias.shape) : null,
     };
@@ -123,22 +123,22 @@ class ChunkBuffers implements Disposable {
   /** [R] float32. */
   readonly lse: Tensor;
   /** A gradient of 1, [1] float32. */
-  readonly one: Tensor;
+  readonly unitGradient: Tensor;
 
   constructor(weight: Tensor, settings: ChunkSettings, { rows, dtype }: { rows: number; dtype: Tensor["dtype"] }) {
     const { device } = weight;
     const length = Math.min(settings.chunkRows, rows);
-    const matrix = () => device.empty([length, weight.shape[0]!], dtype);
-    this.logits = matrix();
-    this.scaledLogits = settings.softcap === undefined ? null : matrix();
-    this.dLogits = settings.needsInputGrad.includes(true) ? matrix() : null;
+    const createMatrix = () => device.empty([length, weight.shape[0]!], dtype);
+    this.logits = createMatrix();
+    this.scaledLogits = settings.softcap === undefined ? null : createMatrix();
+    this.dLogits = settings.needsInputGrad.includes(true) ? createMatrix() : null;
     this.lse = device.empty([length], "float32");
-    this.one = device.empty([1], "float32");
-    device.kernels.fill(this.one, 1);
+    this.unitGradient = device.empty([1], "float32");
+    device.kernels.fill(this.unitGradient, 1);
   }
 
   [Symbol.dispose](): void {
-    for (const each of [this.logits, this.scaledLogits, this.dLogits, this.lse, this.one]) each?.dispose();
+    for (const each of [this.logits, this.scaledLogits, this.dLogits, this.lse, this.unitGradient]) each?.dispose();
   }
 }
 
@@ -174,12 +174,12 @@ function accumulateChunk(
   using countedRow = rowOf(outputs.losses, 1);
   kernels.crossEntropy({ loss, lse, counted: countedRow }, logits, target, spec);
   if (!buffers.dLogits) return;
-  using dCapped = buffers.dLogits.slice(0, 0, rows);
-  using dLoss = buffers.one.view({ shape: [rows], strides: [0] });
-  kernels.crossEntropyBackward(dCapped, { x: logits, target, lse }, dLoss, spec);
+  using dCappedLogits = buffers.dLogits.slice(0, 0, rows);
+  using dLoss = buffers.unitGradient.view({ shape: [rows], strides: [0] });
+  kernels.crossEntropyBackward(dCappedLogits, { x: logits, target, lse }, dLoss, spec);
   // Nothing needs the logits any more, and so their memory takes what goes on behind the cap.
-  if (scaledLogits) kernels.unaryBackward("tanh", logits, scaledLogits, dCapped);
-  addGradients(inputs, outputs, scaledLogits ? logits : dCapped);
+  if (scaledLogits) kernels.unaryBackward("tanh", logits, scaledLogits, dCappedLogits);
+  addGradients(inputs, outputs, scaledLogits ? logits : dCappedLogits);
 }
 
 function addGradients({ x, weight }: ChunkInputs, { dx, dWeight, dBias }: SumGradients, dLogits: Tensor): void {
@@ -213,13 +213,13 @@ export function linearCrossEntropyTerms(
 ): Tensor {
   const { ignoreIndex, labelSmoothing, softcap, chunkRows } = linearCrossEntropyOptions.parse(options);
   const { weight, bias = null } = checkInputs(x, head, targets);
-  const [classes, features] = weight.shape as [number, number];
+  const [numClasses, numFeatures] = weight.shape as [number, number];
   const inputs: [Tensor, Tensor, Tensor | null] = [x, weight, bias];
   return linearCrossEntropyOp(inputs, {
     targets,
     spec: { smoothing: labelSmoothing, ignored: ignoreIndex },
     softcap,
-    chunkRows: chunkRows ?? Math.max(256, Math.ceil((targets.size * features) / classes)),
+    chunkRows: chunkRows ?? Math.max(256, Math.ceil((targets.size * numFeatures) / numClasses)),
     needsInputGrad: inputs.map((each) => isGradEnabled() && each !== null && each.gradientEdge() !== null),
   });
 }
@@ -233,9 +233,9 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
   const { weight, bias = null } = head;
   checkTensor(`${where}: weight`, weight);
   if (bias !== null) checkTensor(`${where}: bias`, bias);
-  const [classes, features] = weight.shape;
-  const haveMatchingRows = x.rank >= 1 && sameShape(x.shape, [...targets.shape, features ?? -1]);
-  const hasValidHead = weight.rank === 2 && classes! > 0 && (bias === null || sameShape(bias.shape, [classes!]));
+  const [numClasses, numFeatures] = weight.shape;
+  const haveMatchingRows = x.rank >= 1 && sameShape(x.shape, [...targets.shape, numFeatures ?? -1]);
+  const hasValidHead = weight.rank === 2 && numClasses! > 0 && (bias === null || sameShape(bias.shape, [numClasses!]));
   if (!haveMatchingRows || !hasValidHead) {
     const shapes = [x, weight, ...(bias ? [bias] : []), targets].map(({ shape }) => formatShape(shape));
     throw new ShapeError({

@@ -44,11 +44,11 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
     });
   }
   return scope(() => {
-    const floatLosses = losses.to("float32");
+    const float32Losses = losses.to("float32");
     const weight = weights?.detach().to("float32");
-    const total = weight ? floatLosses.mul(weight).sum() : floatLosses.sum();
+    const lossSum = weight ? float32Losses.mul(weight).sum() : float32Losses.sum();
     const count = weight ? weight.sum() : full(losses.device, [], losses.size);
-    return concatenate([total.reshape([1]), count.reshape([1])], 0);
+    return concatenate([lossSum.reshape([1]), count.reshape([1])], 0);
   });
 }
 

@@ -56,9 +56,9 @@ export class ScheduleFreeAdamW extends Optimizer {
   readonly #betas: readonly [number, number];
   readonly #epsilon: number;
   readonly #weightDecay: number;
-  readonly #warmup: number;
+  readonly #warmupSteps: number;
   readonly #r: number;
-  readonly #power: number;
+  readonly #weightLrPower: number;
   #weightSum = 0;
   #lrMax = 0;
   /** y of each parameter while x stands in its place. */
@@ -73,16 +73,16 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;
-    this.#warmup = optimizerSettings.warmupSteps;
+    this.#warmupSteps = optimizerSettings.warmupSteps;
     this.#r = optimizerSettings.r;
-    this.#power = optimizerSettings.weightLrPower;
+    this.#weightLrPower = optimizerSettings.weightLrPower;
     for (const { parameter, master, first } of this.slots) {
       if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
     }
   }
 
   override get learningRate(): number {
-    return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmup || 1));
+    return super.learningRate * Math.min(1, (this.steps + 1) / (this.#warmupSteps || 1));
   }
 
   override step(options?: StepOptions): void {
@@ -96,13 +96,13 @@ export class ScheduleFreeAdamW extends Optimizer {
   /** What the coming step weighs in the average. */
   #computeAverageWeight(): { lrMax: number; weight: number } {
     const lrMax = Math.max(this.#lrMax, this.learningRate);
-    return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#power };
+    return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#weightLrPower };
   }
 
   protected adamStep({ lrScale, weightDecay }: Pick<OptimizerSlot, "lrScale" | "weightDecay">): AdamStep {
     const [beta1, beta2] = this.#betas;
     const { weight } = this.#computeAverageWeight();
-    const total = this.#weightSum + weight;
+    const newWeightSum = this.#weightSum + weight;
     return {
       kind: "scheduleFree",
       rate: this.learningRate * lrScale,
@@ -112,7 +112,7 @@ export class ScheduleFreeAdamW extends Optimizer {
       decay: weightDecay ?? this.#weightDecay,
       correction1: 1,
       correction2: 1 - beta2 ** (this.steps + 1),
-      mix: total === 0 ? 0 : weight / total,
+      mix: newWeightSum === 0 ? 0 : weight / newWeightSum,
     };
   }
 

@@ -39,8 +39,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   const unshardedGradients = parameters.flatMap((parameter) =>
     parameter.grad && !shardOf(parameter) ? [parameter.grad] : [],
   );
-  const sharded = parameters.flatMap((parameter) => shardOf(parameter)?.tensor.grad ?? []);
-  const gradients = [...unshardedGradients, ...sharded];
+  const shardedGradients = parameters.flatMap((parameter) => shardOf(parameter)?.tensor.grad ?? []);
+  const gradients = [...unshardedGradients, ...shardedGradients];
   const [first] = gradients;
   if (!first) {
     throw new OptionError({
@@ -52,7 +52,8 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   }
   const { device } = first;
   const group = unitsOf(parameters)[0]?.group;
-  const norm = group && sharded.length > 0 ? shardedNorm(group, unshardedGradients, sharded) : l2Norm(gradients);
+  const norm =
+    group && shardedGradients.length > 0 ? shardedNorm(group, unshardedGradients, shardedGradients) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
   // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
@@ -89,10 +90,10 @@ const blockSize = 8192;
 /** The norm of all gradients together, a scalar float32: √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
 function l2Norm(gradients: readonly Tensor[]): Tensor {
   const { device } = gradients[0]!;
-  const counts = gradients.map(({ size }) => Math.ceil(size / blockSize));
-  const total = counts.reduce((sum, count) => sum + count, 0);
-  using squares = device.empty([Math.max(1, total)], "float32");
-  if (total === 0) device.kernels.fill(squares, 0);
+  const blockCounts = gradients.map(({ size }) => Math.ceil(size / blockSize));
+  const numBlocks = blockCounts.reduce((sum, count) => sum + count, 0);
+  using sumsOfSquares = device.empty([Math.max(1, numBlocks)], "float32");
+  if (numBlocks === 0) device.kernels.fill(sumsOfSquares, 0);
   let at = 0;
   for (const each of gradients) {
     using gradient = each.contiguous();
@@ -107,15 +108,15 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
         strides: [length, 1],
         offset: gradient.offset + offset,
       });
-      using blockSums = squares.view({ shape: [rows], strides: [1], offset: at });
-      device.kernels.rowDot(blockSums, blockRows, blockRows);
+      using blockSumsOfSquares = sumsOfSquares.view({ shape: [rows], strides: [1], offset: at });
+      device.kernels.rowDot(blockSumsOfSquares, blockRows, blockRows);
       at += rows;
     }
   }
   const norm = device.empty([], "float32");
   using sum = norm.view({ shape: [1], strides: [1] });
-  if (squares.size === 1) device.kernels.copy(sum, squares);
-  else device.kernels.reduce("sum", sum, squares);
+  if (sumsOfSquares.size === 1) device.kernels.copy(sum, sumsOfSquares);
+  else device.kernels.reduce("sum", sum, sumsOfSquares);
   device.kernels.unary("sqrt", norm, norm);
   return norm;
 }
@@ -182,7 +183,7 @@ export class FiniteChecker {
   readonly #where: string;
   #failure: NonFiniteError | undefined;
   /** Resolves when all that was watched is known. */
-  pending: Promise<void> = Promise.resolve();
+  pendingChecks: Promise<void> = Promise.resolve();
 
   constructor(where: string) {
     this.#where = where;
@@ -193,7 +194,7 @@ export class FiniteChecker {
   }
 
   /** Measures, without waiting, the gradients as they are now, and the loss. */
-  measure(step: number, slots: readonly NamedParameter[], loss: Tensor | undefined): void {
+  postMeasurement(step: number, slots: readonly NamedParameter[], loss: Tensor | undefined): void {
     const where = `${this.#where}.step ${step}: loss`;
     loss?.assertNotDisposed(where);
     if (loss && loss.size !== 1) {
@@ -204,15 +205,15 @@ export class FiniteChecker {
     if (!device) return;
     using measuredNorms = device.empty([updatedSlots.length + 1], "float32");
     device.kernels.fill(measuredNorms, 0);
-    const write = (at: number, x: Tensor): void => {
+    const copyToNorms = (at: number, x: Tensor): void => {
       using target = measuredNorms.view({ shape: x.shape, strides: x.shape.map(() => 1), offset: at });
       device.kernels.copy(target, x);
     };
     for (const [i, { parameter }] of updatedSlots.entries()) {
       using norm = l2Norm([parameter.grad!]);
-      write(i, norm);
+      copyToNorms(i, norm);
     }
-    if (loss) write(updatedSlots.length, loss);
+    if (loss) copyToNorms(updatedSlots.length, loss);
     // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
     const group = unitsOf(updatedSlots.map(({ source }) => source))[0]?.group;
     group?.allReduce(measuredNorms, "sum", { label: "errorIfNonFinite" }).wait();
@@ -222,7 +223,7 @@ export class FiniteChecker {
       // A device that has failed reports so itself.
       () => {},
     );
-    this.pending = Promise.all([this.pending, checkPromise]).then(() => {});
+    this.pendingChecks = Promise.all([this.pendingChecks, checkPromise]).then(() => {});
   }
 
   #checkValues(step: number, names: readonly string[], values: Float32Array): void {

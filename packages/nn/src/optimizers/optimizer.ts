@@ -110,7 +110,7 @@ export abstract class Optimizer implements Disposable {
   readonly #kind: string;
   readonly #firstName: string;
   readonly #schedule: Schedule;
-  readonly #finiteness: FiniteChecker | undefined;
+  readonly #finiteChecker: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
   /** The last slot of each sharded unit. */
   readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
@@ -136,7 +136,7 @@ export abstract class Optimizer implements Disposable {
     const units = this.slots.map(({ source }, i) => [shardOf(source)?.unit, i] as const);
     this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
     this.#allowLocalGradients = settings.allowLocalGradients;
-    this.#finiteness = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
+    this.#finiteChecker = settings.errorIfNonFinite ? new FiniteChecker(kind) : undefined;
   }
 
   /** The learning rate of the coming step. */
@@ -163,8 +163,8 @@ export abstract class Optimizer implements Disposable {
       const expected = "a finite learning rate lr · schedule(step) ≥ 0";
       throw new OptionError({ where, expected, received: formatValue(rate) });
     }
-    this.#finiteness?.throwIfFailed();
-    this.#finiteness?.measure(this.steps, this.slots, loss);
+    this.#finiteChecker?.throwIfFailed();
+    this.#finiteChecker?.postMeasurement(this.steps, this.slots, loss);
     for (const [i, slot] of this.slots.entries()) {
       this.#updateSlot(slot);
       const unit = shardOf(slot.source)?.unit;
@@ -203,8 +203,8 @@ export abstract class Optimizer implements Disposable {
 
   /** Waits until the losses and gradients of all steps so far are known to be finite. At once without `errorIfNonFinite`. */
   async assertFinite(): Promise<void> {
-    await this.#finiteness?.pending;
-    this.#finiteness?.throwIfFailed();
+    await this.#finiteChecker?.pendingChecks;
+    this.#finiteChecker?.throwIfFailed();
   }
 
   /**
@@ -212,7 +212,7 @@ export abstract class Optimizer implements Disposable {
    * copies, the same on all ranks, which the caller disposes: collective, and as large as without sharding.
    */
   stateDict(): OptimizerState {
-    this.#finiteness?.throwIfFailed();
+    this.#finiteChecker?.throwIfFailed();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
     );
@@ -221,7 +221,7 @@ export abstract class Optimizer implements Disposable {
 
   /** As `stateDict`, with values on the host where `isRead`; sharded ones are gathered one after the other. */
   hostStateDict(isRead: boolean): HostOptimizerState {
-    this.#finiteness?.throwIfFailed();
+    this.#finiteChecker?.throwIfFailed();
     const tensors = new Map(
       this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
         const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
@@ -321,10 +321,10 @@ function checkReduced(where: string, slots: readonly OptimizerSlot[], allowLocal
 
 /** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. */
 function createSlots(model: Module, forParameter: OverridesFunction = () => ({})): OptimizerSlot[] {
-  const seen = new Set<Tensor>();
+  const seenParameters = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {
-    if (!parameter.requiresGrad || seen.has(parameter)) return [];
-    seen.add(parameter);
+    if (!parameter.requiresGrad || seenParameters.has(parameter)) return [];
+    seenParameters.add(parameter);
     const overrides = forParameter(name, parameter);
     const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
     const updatedTensor = shardOf(parameter)?.tensor ?? parameter;

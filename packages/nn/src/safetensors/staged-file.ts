@@ -64,8 +64,8 @@ async function removeStaleTemporaryFiles(path: string): Promise<void> {
   for (const name of await readdir(dirname(path))) {
     if (!name.startsWith(prefix)) continue;
     const pid = Number(/^(\d+)\.[0-9a-f-]{36}\.part$/.exec(name.slice(prefix.length))?.[1] ?? Number.NaN);
-    const candidate = join(dirname(path), name);
-    if (!Number.isNaN(pid) && !isBeingWritten(pid, candidate)) await rm(candidate, { force: true });
+    const candidatePath = join(dirname(path), name);
+    if (!Number.isNaN(pid) && !isBeingWritten(pid, candidatePath)) await rm(candidatePath, { force: true });
   }
 }
 

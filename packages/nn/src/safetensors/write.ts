@@ -145,8 +145,8 @@ function encodeHeader(parts: readonly TensorData[], metadata: Readonly<Record<st
     const offsets = [begin, (begin += bytes)];
     return [name, { dtype: dtypeNames[dtype], shape, data_offsets: offsets }];
   });
-  const texts = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
-  const json = new TextEncoder().encode(JSON.stringify(Object.fromEntries([...texts, ...entries])));
+  const metadataEntries = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
+  const json = new TextEncoder().encode(JSON.stringify(Object.fromEntries([...metadataEntries, ...entries])));
   const length = Math.ceil(json.length / 8) * 8;
   const header = new Uint8Array(8 + length).fill(0x20);
   new DataView(header.buffer).setBigUint64(0, BigInt(length), true);

@@ -191,17 +191,17 @@ function addHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
     };
   }
   const reduce = unitReducer();
-  let [lastUnit, isRecomputing] = [-1, false];
+  let [lastUnitIndex, isRecomputing] = [-1, false];
   for (const [i, unit] of units.entries()) {
-    const gatherUnit = (next: FlatUnit | undefined): void => {
+    const gatherUnit = (nextUnit: FlatUnit | undefined): void => {
       for (const flatParameters of unit.parts) flatParameters.gather();
-      for (const flatParameters of next?.parts ?? []) flatParameters.startGather();
+      for (const flatParameters of nextUnit?.parts ?? []) flatParameters.startGather();
     };
     unit.module.registerForwardPreHook((args) => {
       // A checkpoint runs units again in falling order, each just before its backward.
-      const isForward = i === lastUnit + 1 || (i === 0 && lastUnit !== 1);
+      const isForward = i === lastUnitIndex + 1 || (i === 0 && lastUnitIndex !== 1);
       isRecomputing = !isForward && isGradEnabled();
-      lastUnit = i;
+      lastUnitIndex = i;
       gatherUnit(isForward ? units[i + 1] : units[i - 1]);
       return mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[];
     });

@@ -98,9 +98,9 @@ export async function inspectHosts(
       received: damagedCopies.map(({ host, reason }) => `on ${host.name} ${reason}`).join("; "),
     });
   }
-  const ownDamage = damagedCopies.find(({ host }) => host.ranks[0] === ctx.rank);
-  if (ownDamage) {
-    process.emitWarning(`${where}: ignoring a damaged file on ${ownDamage.host.name}: ${ownDamage.reason}`, {
+  const ownDamagedCopy = damagedCopies.find(({ host }) => host.ranks[0] === ctx.rank);
+  if (ownDamagedCopy) {
+    process.emitWarning(`${where}: ignoring a damaged file on ${ownDamagedCopy.host.name}: ${ownDamagedCopy.reason}`, {
       type: "MosaicWarning",
       code: "MOSAIC_CHECKPOINT_DAMAGED",
     });
@@ -115,12 +115,12 @@ function checkSameTraining(
   where: string,
   completeCopies: readonly { readonly host: HostRanks; readonly file: { readonly trainingId: string | null } }[],
 ): void {
-  const trainings = groupBy(completeCopies, ({ file }) => file.trainingId);
-  if (trainings.size < 2) return;
+  const copiesByTrainingId = groupBy(completeCopies, ({ file }) => file.trainingId);
+  if (copiesByTrainingId.size < 2) return;
   throw new FileError({
     where,
     expected: "checkpoints of the same training run on all hosts",
-    received: `checkpoints of ${trainings.size} training runs: ${listHosts([...trainings].map(([, group]) => ["one", group]))}`,
+    received: `checkpoints of ${copiesByTrainingId.size} training runs: ${listHosts([...copiesByTrainingId].map(([, group]) => ["one", group]))}`,
     remedy: "delete the files of all training runs except the one to resume",
   });
 }
@@ -162,17 +162,17 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
     });
   }
   const digest = await agreeOnDigest(ctx, call, checkpointReplicas);
-  const missingHosts = hosts.filter((host) => !replicas.includes(host));
-  if (missingHosts.length === 0) return { path, async release() {} };
+  const hostsWithoutCheckpoint = hosts.filter((host) => !replicas.includes(host));
+  if (hostsWithoutCheckpoint.length === 0) return { path, async release() {} };
   // The hosts that have it share the work.
-  const rankPairs = missingHosts.map((host, i) => ({
+  const rankPairs = hostsWithoutCheckpoint.map((host, i) => ({
     from: replicas[i % replicas.length]!.ranks[0]!,
     to: host.ranks[0]!,
   }));
   const transfer = { path, bytes: newest.bytes, label: where };
   let staged: StagedFile | undefined;
   try {
-    const staging = await runOnAllRanks(ctx, where, async () => {
+    const stagedPaths = await runOnAllRanks(ctx, where, async () => {
       const to = rankPairs.filter(({ from }) => from === ctx.rank).map((pair) => pair.to);
       if (to.length > 0) await sendFile(ctx, to, transfer);
       const incomingPair = rankPairs.find((pair) => pair.to === ctx.rank);
@@ -183,7 +183,7 @@ export async function fetchNewest(ctx: Context, call: CheckpointRequest): Promis
     const [firstRank] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
     // Copies of the host of rank 0 stay its own.
     if (options.copies === "rank0") {
-      return { path: staging[firstRank!] ?? path, release: async () => void (await staged?.discard()) };
+      return { path: stagedPaths[firstRank!] ?? path, release: async () => void (await staged?.discard()) };
     }
     await runOnAllRanks(ctx, where, async () => {
       await staged?.publish();
@@ -203,8 +203,8 @@ async function agreeOnDigest(
   checkpointReplicas: CheckpointReplicas,
 ): Promise<string> {
   const { replicas, newest } = checkpointReplicas;
-  const holdsCopy = isFirstOnHost(ctx, replicas);
-  const digests = await runOnAllRanks(ctx, where, () => (holdsCopy ? computeDigest(path) : null));
+  const computesDigest = isFirstOnHost(ctx, replicas);
+  const digests = await runOnAllRanks(ctx, where, () => (computesDigest ? computeDigest(path) : null));
   const hostDigests = replicas.map((host) => ({ host, digest: digests[host.ranks[0]!]! }));
   return checkEqualDigests(hostDigests, {
     where,

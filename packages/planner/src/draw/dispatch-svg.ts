@@ -183,16 +183,16 @@ function computeLoad(
   }: { readonly slices: readonly Slice[]; readonly ranks: number; readonly lengths: PlaneLengths },
 ): PlacementLoad {
   const isPair = typeof placement === "object" && !("spans" in placement);
-  const [forQueries, forKeys] = (isPair ? [placement.queries, placement.keys] : [placement, placement]).map((each) =>
-    resolvePlacement(each),
+  const [queryPlacement, keyPlacement] = (isPair ? [placement.queries, placement.keys] : [placement, placement]).map(
+    (each) => resolvePlacement(each),
   ) as [Placement, Placement];
-  const queryShards = resolveShards(forQueries, ranks, lengths.queries);
-  const keyShards = resolveShards(forKeys, ranks, lengths.keys);
+  const queryShards = resolveShards(queryPlacement, ranks, lengths.queries);
+  const keyShards = resolveShards(keyPlacement, ranks, lengths.keys);
   const pieces = slicesByShard("drawDispatch", slices, queryShards);
   const transfers = transfersOf(pieces, keyShards);
   return {
     name,
-    placement: isPair ? `queries ${forQueries.name}, keys ${forKeys.name}` : forQueries.name,
+    placement: isPair ? `queries ${queryPlacement.name}, keys ${keyPlacement.name}` : queryPlacement.name,
     queryShards,
     keyShards,
     pieces,
@@ -415,8 +415,8 @@ function shadeColor(shade: number): string {
 const LABEL_HEIGHT = 14;
 
 /** Every rank, or every so many, round, where one has less room than its label needs. */
-function labelledRanks(ranks: number, width: number, needed: number): readonly number[] {
-  const labelStep = width >= needed ? 1 : tickStep(needed / width);
+function labelledRanks(ranks: number, width: number, labelWidth: number): readonly number[] {
+  const labelStep = width >= labelWidth ? 1 : tickStep(labelWidth / width);
   return Array.from({ length: Math.ceil(ranks / labelStep) }, (_, i) => i * labelStep);
 }
 
@@ -431,10 +431,10 @@ const NUMBER_LABEL_WIDTH = 62;
 function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: PlacementColumn, top: number): string {
   const ranks = pairs.length;
   const [step, columnWidth] = [rowHeight(ranks), PLOT_SIZE / 3];
-  const mean = sum(pairs) / ranks;
-  const load = (value: number): string => (mean === 0 ? "0" : (value / mean).toFixed(2));
+  const meanPairs = sum(pairs) / ranks;
+  const formatLoad = (value: number): string => (meanPairs === 0 ? "0" : (value / meanPairs).toFixed(2));
   const metrics = [
-    { name: "load", unit: " × the mean", values: pairs, largest: maxima.pairs, words: load },
+    { name: "load", unit: " × the mean", values: pairs, largest: maxima.pairs, words: formatLoad },
     { name: "received", unit, values: received, largest: maxima.rows, words: formatRows },
     { name: "sent", unit, values: sent, largest: maxima.rows, words: formatRows },
   ];
@@ -450,14 +450,14 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
       return tooltip(`rank ${rank}: ${name} ${words(value)}${of}`, bar + number);
     });
   });
-  const meanAt = formatCoordinate(left + PLANE_INSET + (mean / maxima.pairs) * width);
+  const meanX = formatCoordinate(left + PLANE_INSET + (meanPairs / maxima.pairs) * width);
   return [
     text(left, top - 14, "per rank", `font-size="13" font-weight="600"`),
     ...metrics.map(({ name, unit: of }, i) =>
       text(left + PLANE_INSET + i * columnWidth, top - 14, `${name}${of && `,${of}`}`, label),
     ),
     ...bars,
-    `<line x1="${meanAt}" x2="${meanAt}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,
+    `<line x1="${meanX}" x2="${meanX}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,
     ...labelledRanks(ranks, step, LABEL_HEIGHT).map((rank) =>
       text(
         left + PLANE_INSET - 10,

@@ -24,17 +24,17 @@ export function waitIntervals(events: readonly TimelineEvent[]): readonly Interv
 }
 
 /** Seconds that one rank spent computing, and waiting for transfers. */
-export function busySeconds(events: readonly TimelineEvent[]): {
+export function computeAndWaitSeconds(events: readonly TimelineEvent[]): {
   readonly computing: number;
   readonly waiting: number;
 } {
   return {
-    computing: totalLength(mergeIntervals(events.filter(({ lane }) => lane === "compute"))),
-    waiting: totalLength(waitIntervals(events)),
+    computing: totalSeconds(mergeIntervals(events.filter(({ lane }) => lane === "compute"))),
+    waiting: totalSeconds(waitIntervals(events)),
   };
 }
 
-function totalLength(intervals: readonly Interval[]): number {
+function totalSeconds(intervals: readonly Interval[]): number {
   return intervals.reduce((sum, { start, end }) => sum + end - start, 0);
 }
 

@@ -31,9 +31,9 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
   const compute = mergeRuns(events, "compute", { scale, scheme });
   const communication = mergeRuns(events, "communication", { scale, scheme });
   const laneExtent = { x: scale.x(0), width: page.width - page.right - scale.x(0) };
-  const depths = assignRows(communication);
-  const depth = Math.max(1, ...depths.map((each) => each + 1));
-  const height = heights.send / depth;
+  const rowIndices = assignRows(communication);
+  const numRows = Math.max(1, ...rowIndices.map((each) => each + 1));
+  const height = heights.send / numRows;
   const visibleWaits = waitIntervals(events).filter(({ start, end }) => scale.x(end) - scale.x(start) > 0.6);
   return [
     rect({ ...laneExtent, y: top, height: heights.compute }, `fill="${theme.track}" rx="3"`),
@@ -44,7 +44,7 @@ export function drawLanes(events: readonly TimelineEvent[], { scale, top, height
       drawLabel(run, barRectangle(run, scale, { y: top, height: heights.compute }), heights.font),
     ),
     ...communication.map((run, i) =>
-      drawBar(run, barRectangle(run, scale, { y: sendTop + depths[i]! * height, height })),
+      drawBar(run, barRectangle(run, scale, { y: sendTop + rowIndices[i]! * height, height })),
     ),
   ]
     .filter((part) => part !== "")
@@ -109,11 +109,11 @@ function nameOf({ lane, name, label }: TimelineEvent, group: string): string {
 
 /** Transfers at the same time lie beside one another: which row each has. */
 function assignRows(runs: readonly EventRun[]): readonly number[] {
-  const ends: number[] = [];
+  const rowEnds: number[] = [];
   return runs.map(({ start, end }) => {
-    const freeRow = ends.findIndex((rowEnd) => rowEnd <= start + 1e-12);
-    const row = freeRow < 0 ? ends.length : freeRow;
-    ends[row] = end;
+    const freeRow = rowEnds.findIndex((rowEnd) => rowEnd <= start + 1e-12);
+    const row = freeRow < 0 ? rowEnds.length : freeRow;
+    rowEnds[row] = end;
     return row;
   });
 }

@@ -47,7 +47,7 @@ const PLOT_SIZE = 640;
 const MARGIN_TOP = 150;
 const MARGIN_LEFT = 150;
 const LINE_HEIGHT = 22;
-const MAX_ENTRIES = 28;
+const MAX_LEGEND_ENTRIES = 28;
 
 /**
  * Draws a mask as an SVG document: queries from the top, keys from the left, each slice a polygon, with the number of visible
@@ -88,7 +88,7 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
   const plane = { x: MARGIN_LEFT, y: MARGIN_TOP, width: scale.width, height: scale.height };
   const bottom = Math.max(
     MARGIN_TOP + scale.height,
-    MARGIN_TOP + Math.min(MAX_ENTRIES + 1, groups.length) * LINE_HEIGHT,
+    MARGIN_TOP + Math.min(MAX_LEGEND_ENTRIES + 1, groups.length) * LINE_HEIGHT,
   );
   return document({
     title,
@@ -109,9 +109,9 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
 function groupByShard(slices: readonly Slice[], shards: readonly (readonly Span[])[]): readonly SliceGroup[] {
   const pieces = slicesByShard("drawMask", slices, shards);
   const areas = pieces.map(totalArea);
-  const mean = areas.reduce((sum, area) => sum + area, 0) / areas.length;
+  const meanArea = areas.reduce((sum, area) => sum + area, 0) / areas.length;
   return pieces.map((each, i) => {
-    const load = mean === 0 ? "no pairs" : `${(areas[i]! / mean).toFixed(2)} × the mean`;
+    const load = meanArea === 0 ? "no pairs" : `${(areas[i]! / meanArea).toFixed(2)} × the mean`;
     return { name: `shard ${i}: ${load}`, owner: `shard ${i}`, fill: paletteColor(i), pieces: each };
   });
 }
@@ -119,10 +119,10 @@ function groupByShard(slices: readonly Slice[], shards: readonly (readonly Span[
 function drawLegend(groups: readonly SliceGroup[], left: number): string {
   const entry = (words: string, fill: string, i: number): string => {
     const y = MARGIN_TOP + 12 + i * LINE_HEIGHT;
-    const square = rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`);
-    return square + text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`);
+    const swatch = rect({ x: left, y: y - 11, width: 13, height: 13 }, `fill="${fill}" rx="3"`);
+    return swatch + text(left + 20, y, truncate(words, 13, page.width - left - 24), `font-size="13"`);
   };
-  const shownEntries = groups.slice(0, MAX_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
+  const shownEntries = groups.slice(0, MAX_LEGEND_ENTRIES).map(({ name, fill }, i) => entry(name, fill, i));
   const numHidden = groups.length - shownEntries.length;
   return [
     ...shownEntries,

@@ -23,7 +23,7 @@ export const tileMapSvgOptions = defineOptions("tileMapSvg", {
 export type TileMapSvgOptions = OptionsOf<typeof tileMapSvgOptions>;
 
 const MAX_RANKS_SHOWN = 28;
-const SAMPLED_RANKS = 8;
+const NUM_SAMPLED_RANKS = 8;
 const MAP_SIZE = 640;
 const MARGIN_TOP = 130;
 const MARGIN_LEFT = 120;
@@ -67,7 +67,7 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   const notes = drawNotes(map, counts.size - coloredRanks.length);
   const summary = `${map.queries.length} × ${map.keys.length} tiles of queries and keys, ${record.ranks.length} ranks.`;
   const labelAttributes = `font-size="13" fill="${theme.faint}"`;
-  const square = { x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE };
+  const mapRectangle = { x: MARGIN_LEFT, y: MARGIN_TOP, width: MAP_SIZE, height: MAP_SIZE };
   // Many selected ranks make as long a list of them.
   const bottom = Math.max(MARGIN_TOP + MAP_SIZE, MARGIN_TOP + 12 + (coloredRanks.length + 1) * LINE_HEIGHT);
   return document({
@@ -78,11 +78,11 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
       heading(title, subtitle),
       text(MARGIN_LEFT + MAP_SIZE / 2, MARGIN_TOP - 14, "keys →", `text-anchor="middle" ${labelAttributes}`),
       text(MARGIN_LEFT - 14, MARGIN_TOP + MAP_SIZE / 2, "queries ↓", `text-anchor="end" ${labelAttributes}`),
-      rect(square, `fill="${theme.track}"`),
+      rect(mapRectangle, `fill="${theme.track}"`),
       `<g shape-rendering="crispEdges">`,
       ...cells,
       "</g>",
-      rect(square, `fill="none" stroke="${theme.rule}"`),
+      rect(mapRectangle, `fill="none" stroke="${theme.rule}"`),
       drawLegend(record, counts, colors),
       footnotes(notes, bottom + 32),
     ],
@@ -107,8 +107,8 @@ function selectRanks(
   if (requestedRanks) return requestedRanks.filter((rank) => recordedRanks.includes(rank));
   if (recordedRanks.length <= MAX_RANKS_SHOWN) return recordedRanks;
   return Array.from(
-    { length: SAMPLED_RANKS },
-    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (SAMPLED_RANKS - 1))]!,
+    { length: NUM_SAMPLED_RANKS },
+    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (NUM_SAMPLED_RANKS - 1))]!,
   );
 }
 
@@ -200,11 +200,11 @@ function drawLegend(
   ].join("\n");
 }
 
-function drawNotes(map: TileMap, others: number): readonly string[] {
+function drawNotes(map: TileMap, numOtherRanks: number): readonly string[] {
   const hasSharedCells = map.queries.some((_, query) => map.keys.some((__, key) => map.ranksOf(query, key).length > 1));
   return [
     ...(hasSharedCells ? ["Several ranks compute a tile, each for its share of the heads."] : []),
-    ...(others > 0 ? ["Ranks without an assigned color are gray."] : []),
+    ...(numOtherRanks > 0 ? ["Ranks without an assigned color are gray."] : []),
   ];
 }
 

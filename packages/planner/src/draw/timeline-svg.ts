@@ -47,7 +47,7 @@ export interface NamedTimeline {
 
 /** Ranks that all get a row, and how many of more do. */
 const MAX_RANKS_SHOWN = 16;
-const SAMPLED_RANKS = 8;
+const NUM_SAMPLED_RANKS = 8;
 const MARGIN_TOP = 112;
 
 /**
@@ -125,15 +125,15 @@ function selectRanks(runs: readonly Timeline[], requestedRanks: readonly number[
   );
   if (requestedRanks) return requestedRanks.filter((rank) => recordedRanks.includes(rank));
   if (recordedRanks.length * runs.length <= MAX_RANKS_SHOWN) return recordedRanks;
-  const spread = Array.from(
-    { length: SAMPLED_RANKS },
-    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (SAMPLED_RANKS - 1))]!,
+  const spreadRanks = Array.from(
+    { length: NUM_SAMPLED_RANKS },
+    (_, i) => recordedRanks[Math.round((i * (recordedRanks.length - 1)) / (NUM_SAMPLED_RANKS - 1))]!,
   );
   const ends = runs
     .flatMap(({ ranks }) => ranks)
     .map(({ rank, events }) => ({ rank, end: events.reduce((end, each) => Math.max(end, each.end), 0) }));
   const last = ends.reduce((a, b) => (b.end > a.end ? b : a));
-  return [...new Set([...spread, last.rank])].toSorted((a, b) => a - b);
+  return [...new Set([...spreadRanks, last.rank])].toSorted((a, b) => a - b);
 }
 
 interface BandContext {
@@ -210,15 +210,15 @@ function aggregateUtilization(
   const waitStyle = { name: "waits for transfers", fill: "url(#waiting)" };
   const layers = [...scheme.compute, waitStyle];
   const shares = utilizationByStyle(timeline, { layers, waitStyle, scheme, seconds: scale.seconds });
-  const floor = new Float64Array(NUM_BINS);
+  const stackedShares = new Float64Array(NUM_BINS);
   const areas = layers.map((style) => {
     const binShares = shares.get(style)!;
-    const baseShares = Float64Array.from(floor);
-    for (let bin = 0; bin < NUM_BINS; bin++) floor[bin] = Math.min(1, baseShares[bin]! + binShares[bin]!);
+    const baseShares = Float64Array.from(stackedShares);
+    for (let bin = 0; bin < NUM_BINS; bin++) stackedShares[bin] = Math.min(1, baseShares[bin]! + binShares[bin]!);
     const mean = binShares.reduce((sum, each) => sum + each, 0) / NUM_BINS;
     return tooltip(
       `${style.name}: ${formatPercent(mean)} on average`,
-      drawArea(baseShares, floor, { style, scale, top }),
+      drawArea(baseShares, stackedShares, { style, scale, top }),
     );
   });
   const labelAttributes = `font-size="12" fill="${theme.faint}"`;
@@ -260,20 +260,20 @@ function utilizationByStyle(
   const width = seconds / NUM_BINS;
   const weight = 1 / (width * ranks.length);
   for (const { events } of ranks) {
-    const add = (style: Style, start: number, end: number): void => {
+    const addShare = (style: Style, start: number, end: number): void => {
       const binShares = shares.get(style)!;
       for (let bin = Math.max(0, Math.floor(start / width)); bin < NUM_BINS && bin * width < end; bin++) {
         binShares[bin]! += weight * Math.max(0, Math.min(end, (bin + 1) * width) - Math.max(start, bin * width));
       }
     };
-    for (const event of events) if (event.lane === "compute") add(scheme.styleOf(event), event.start, event.end);
-    for (const { start, end } of waitIntervals(events)) add(waitStyle, start, end);
+    for (const event of events) if (event.lane === "compute") addShare(scheme.styleOf(event), event.start, event.end);
+    for (const { start, end } of waitIntervals(events)) addShare(waitStyle, start, end);
   }
   return shares;
 }
 
 function drawArea(
-  base: Float64Array,
+  baseShares: Float64Array,
   upperShares: Float64Array,
   plotContext: { style: Style; scale: TimeScale; top: number },
 ): string {
@@ -281,7 +281,10 @@ function drawArea(
   const x = (bin: number): string => formatCoordinate(scale.x((bin / NUM_BINS) * scale.seconds));
   const y = (share: number): string => formatCoordinate(top + UTILIZATION_HEIGHT * (1 - share));
   const up = Array.from(upperShares, (share, bin) => `${x(bin)} ${y(share)} ${x(bin + 1)} ${y(share)}`);
-  const lowerEdge = Array.from(base, (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`).toReversed();
+  const lowerEdge = Array.from(
+    baseShares,
+    (share, bin) => `${x(bin + 1)} ${y(share)} ${x(bin)} ${y(share)}`,
+  ).toReversed();
   const outline = `M${up.join(" ")} ${lowerEdge.join(" ")}z`;
   const fills = style.name.startsWith("attendBackward") ? [style.fill, "url(#backward)"] : [style.fill];
   return fills.map((fill) => `<path d="${outline}" fill="${fill}"/>`).join("");

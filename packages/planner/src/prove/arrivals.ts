@@ -9,7 +9,7 @@ import { isInputRow } from "./values.ts";
 type WriteMessage = (storage: number, layout: StridedLayout, message: Content) => void;
 
 /** Runs that are open at once: a batch mostly fills k and v by turns. */
-const MAX_RUNS = 4;
+const MAX_OPEN_RUNS = 4;
 
 /**
  * Places the messages of a batch that has arrived. A rank may receive thousands at once, one behind the other in few storages:
@@ -17,7 +17,7 @@ const MAX_RUNS = 4;
  */
 export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): void {
   const runs: MessageRun[] = [];
-  const flush = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
+  const writeRun = (run: MessageRun): void => writeMessage(run.storage, run.layout, run.content());
   for (let i = 0; i < batch.viewCount; i++) {
     if (batch.sends(i)) continue;
     const storage = batch.storage(i);
@@ -26,13 +26,13 @@ export function writeMessages(batch: PostedBatch, writeMessage: WriteMessage): v
     let run = runs[at];
     if (run?.end !== batch.low(i)) {
       // What is not one behind the other is written in the order of messages.
-      if (run) flush(runs.splice(at, 1)[0]!);
-      else if (runs.length === MAX_RUNS) flush(runs.shift()!);
+      if (run) writeRun(runs.splice(at, 1)[0]!);
+      else if (runs.length === MAX_OPEN_RUNS) writeRun(runs.shift()!);
       runs.push((run = new MessageRun(storage, batch.layout(i))));
     }
     run.append(batch, i);
   }
-  for (const run of runs) flush(run);
+  for (const run of runs) writeRun(run);
 }
 
 /** Messages that lie one behind the other in a storage. */
@@ -40,24 +40,24 @@ class MessageRun {
   readonly storage: number;
   /** Where the next one begins. */
   end: number;
-  readonly #first: StridedLayout;
+  readonly #firstLayout: StridedLayout;
   readonly #regions: Region[] = [];
   #rows: RowRun | undefined;
 
   constructor(storage: number, first: StridedLayout) {
     this.storage = storage;
-    this.#first = first;
+    this.#firstLayout = first;
     this.end = first.low;
   }
 
   /** All that its messages fill, as one view. */
   get layout(): StridedLayout {
-    const { low, high } = this.#first;
-    return this.end === high ? this.#first : denseLayout(low, this.end);
+    const { low, high } = this.#firstLayout;
+    return this.end === high ? this.#firstLayout : denseLayout(low, this.end);
   }
 
   append(batch: PostedBatch, i: number): void {
-    const at = this.end - this.#first.low;
+    const at = this.end - this.#firstLayout.low;
     this.end = batch.high(i);
     const content = batch.source(i);
     const low = batch.sourceStart(i);

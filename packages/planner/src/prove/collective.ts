@@ -170,8 +170,8 @@ class CollectiveReplay {
     const mismatch = roots.findIndex((each) => each !== root);
     if (mismatch >= 0)
       return `broadcast: root mismatch: group rank ${mismatch} has root ${roots[mismatch]}, group rank 0 has root ${root}`;
-    const { batch: rooted, memory: rootMemory } = this.#members[root]!;
-    const size = viewSize(rootMemory, rooted.output);
+    const { batch: rootBatch, memory: rootMemory } = this.#members[root]!;
+    const size = viewSize(rootMemory, rootBatch.output);
     for (const receiver of this.#receivers) {
       const { batch, memory } = this.#members[receiver]!;
       const expected = viewSize(memory, batch.output);

@@ -54,7 +54,7 @@ class DisjointnessCheck {
 
   /** Whether no two lists share a position. Compares only those that are new since the last call. */
   readonly isDisjoint = (): boolean => {
-    const ids = this.#context.tiles.distinct[this.#side];
+    const ids = this.#context.tiles.distinctPositionIds[this.#side];
     for (; this.#areDisjoint && this.#numCompared < ids.length; this.#numCompared++) {
       const { sorted: spans } = this.#context.positions.byId(ids[this.#numCompared]!);
       this.#areDisjoint =
@@ -82,8 +82,8 @@ interface CachedVerdict {
 export class SumCompleteness implements Completeness {
   readonly #context: VerifierContext;
   readonly #disjointTiles: DisjointTiles;
-  readonly #verdicts = new Map<number, CachedVerdict[]>();
-  readonly #group: number;
+  readonly #verdictsBySum = new Map<number, CachedVerdict[]>();
+  readonly #queryHeadsPerKvHead: number;
   readonly #allPositions: Readonly<Record<RowSide, PositionSet>>;
   /** The number of the call's own mask. */
   readonly #mask: number;
@@ -94,7 +94,7 @@ export class SumCompleteness implements Completeness {
     const { queries, keys, options, slices, interned } = record;
     this.#context = context;
     this.#disjointTiles = new DisjointTiles(context);
-    this.#group = options.numHeads / options.numKvHeads;
+    this.#queryHeadsPerKvHead = options.numHeads / options.numKvHeads;
     const allPositions = (length: number): PositionSet =>
       positions.fromSpans(length > 0 ? [{ start: 0, length, step: 1 }] : []);
     this.#allPositions = { queries: allPositions(queries.length), keys: allPositions(keys.length) };
@@ -102,11 +102,11 @@ export class SumCompleteness implements Completeness {
   }
 
   verdictOf(sum: number, side: RowSide, rows: PositionSet): Verdict {
-    let cached = this.#verdicts.get(sum);
-    if (!cached) this.#verdicts.set(sum, (cached = []));
-    for (const entry of cached) if (entry.side === side && entry.rows === rows) return entry.verdict;
+    let cachedVerdicts = this.#verdictsBySum.get(sum);
+    if (!cachedVerdicts) this.#verdictsBySum.set(sum, (cachedVerdicts = []));
+    for (const entry of cachedVerdicts) if (entry.side === side && entry.rows === rows) return entry.verdict;
     const verdict = this.#evaluate({ tiles: this.#context.sums.tilesOf(sum), side, rows });
-    cached.push({ side, rows, verdict });
+    cachedVerdicts.push({ side, rows, verdict });
     return verdict;
   }
 
@@ -117,11 +117,11 @@ export class SumCompleteness implements Completeness {
   #evaluate(query: CoverageQuery): Verdict {
     const { side, rows, tiles: ids } = query;
     const { tiles } = this.#context;
-    const outsideMask = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
-    if (outsideMask !== undefined) {
+    const outsideMaskTile = ids.find((id) => !this.#isSubmask(tiles.maskOf(id)));
+    if (outsideMaskTile !== undefined) {
       return {
         kind: "data",
-        message: `${describeTile(tiles.at(outsideMask))} has a mask that is not a subset of the call's mask`,
+        message: `${describeTile(tiles.at(outsideMaskTile))} has a mask that is not a subset of the call's mask`,
       };
     }
     const duplicate = this.#disjointTiles.areDisjoint(query) ? undefined : findDuplicate(this.#context, query);
@@ -131,7 +131,7 @@ export class SumCompleteness implements Completeness {
         message: `${describeTile(tiles.at(duplicate[1]))} duplicates pairs of ${describeTile(tiles.at(duplicate[0]))}`,
       };
     }
-    const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#group : 1);
+    const expected = this.#expectedPairs(rows, side) * (side === "keys" ? this.#queryHeadsPerKvHead : 1);
     let numPairs = 0;
     for (const id of ids) numPairs += this.#pairsOfTile(id, side, rows);
     if (numPairs === expected) return undefined;
@@ -197,12 +197,12 @@ function findDuplicate(context: VerifierContext, query: CoverageQuery): readonly
     return nonEmpty.map((span) => ({ span, end: span.start + (span.length - 1) * span.step + 1, id, tile }));
   });
   // From left to right; the sort keeps the order in which tiles were added where they begin at the same position.
-  let active: TileSpan[] = [];
+  let activeSpans: TileSpan[] = [];
   for (const next of spansOfTiles.toSorted((a, b) => a.span.start - b.span.start)) {
-    active = active.filter(({ end }) => end > next.span.start);
-    const duplicate = active.find((other) => shareComputedPairs(context, query, other, next));
+    activeSpans = activeSpans.filter(({ end }) => end > next.span.start);
+    const duplicate = activeSpans.find((other) => shareComputedPairs(context, query, other, next));
     if (duplicate) return [duplicate.id, next.id];
-    active.push(next);
+    activeSpans.push(next);
   }
   return undefined;
 }
@@ -218,8 +218,8 @@ function shareComputedPairs(
   const heads = side === "queries" || (a.tile.firstHead < b.tile.endHead && b.tile.firstHead < a.tile.endHead);
   const commonSpan = heads ? commonPositions(a.span, b.span) : undefined;
   if (!commonSpan) return false;
-  const others = positions.fromSpans([commonSpan]);
-  const [q, k] = side === "queries" ? [rows, others] : [others, rows];
+  const sharedPositions = positions.fromSpans([commonSpan]);
+  const [q, k] = side === "queries" ? [rows, sharedPositions] : [sharedPositions, rows];
   if (visibility.pairs(q, k, a.tile.mask) === 0) return false;
   if (a.tile.mask === b.tile.mask) return true;
   const { masks } = record.interned;
@@ -238,17 +238,17 @@ function describeMissing(
   const group = side === "keys" ? record.options.numHeads / record.options.numKvHeads : 1;
   const shards = relabeling.shards[otherSide];
   const spans = Array.from({ length: shards.count }, (_, shard) => shards.spans(shard)).flat();
-  const missing = spans.filter((span) => {
+  const missingSpans = spans.filter((span) => {
     let numFound = 0;
     for (const id of query.tiles) {
       const tileSpans = (side === "queries" ? tiles.at(id).k : tiles.at(id).q).sorted;
-      const common = tileSpans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
-      numFound += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, common, tiles.maskOf(id));
+      const commonSpans = tileSpans.map((each) => commonPositions(each, span)).filter((each) => each !== undefined);
+      numFound += (side === "keys" ? tiles.headsOf(id) : 1) * countPairs(context, query, commonSpans, tiles.maskOf(id));
     }
     return numFound < group * countPairs(context, query, [span], mask);
   });
   const rows = formatPositions(query.rows.spans);
-  return `${side} ${rows}, ${otherSide} ${formatPositions(missing)}: ${missingPairs} visible pairs are missing`;
+  return `${side} ${rows}, ${otherSide} ${formatPositions(missingSpans)}: ${missingPairs} visible pairs are missing`;
 }
 
 // oxlint-disable-next-line max-params -- of what sum, and what with what

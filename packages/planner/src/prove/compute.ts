@@ -60,9 +60,9 @@ export class ComputeReplay {
   readonly #sinks: SinkReplay;
   readonly #placeholderRows: Rows;
   /** Sums already reported as used before they are complete. */
-  readonly #partials = new Set<number>();
+  readonly #reportedPartialSums = new Set<number>();
   /** What was found complete last: for every tile of a backward the same. */
-  #lastComplete: { sum: number; rows: PositionSet | undefined } = { sum: emptySum, rows: undefined };
+  #lastCompleteSum: { sum: number; rows: PositionSet | undefined } = { sum: emptySum, rows: undefined };
 
   /** The statistics that were found right last: for which queries, the views, and what their storages held. */
   #lastStatistics: readonly unknown[] = [];
@@ -178,9 +178,9 @@ export class ComputeReplay {
     const { sums, initialValues } = this.#context;
     const region = this.#memory.singleRegion(view);
     const sum = region ? sumNumber(region.value, name, initialValues) : undefined;
-    const { splitTiles: parts } = this.#operands;
+    const { splitTiles: tileParts } = this.#operands;
     if (
-      !parts &&
+      !tileParts &&
       region &&
       sum !== undefined &&
       (region.rows === expected || isFill(region.value) || hasRows(region, expected))
@@ -201,8 +201,8 @@ export class ComputeReplay {
       return { ...toEntry(entry), value, rows: isFill(entry.value) ? shiftExpectedRows(entry, expected) : entry.rows };
     };
     const heads = resultSides[name] === "keys" ? 1 : this.#operands.headsPerKvHead;
-    const entries = parts
-      ? parts.flatMap((part, i) =>
+    const entries = tileParts
+      ? tileParts.flatMap((part, i) =>
           read.entries.flatMap((entry) => selectHeads(entry, i * heads, heads).map((each) => addTileTo(each, part))),
         )
       : read.entries.map((entry) => addTileTo(entry, tile));
@@ -276,11 +276,11 @@ export class ComputeReplay {
 
   /** Reports, once, that an lse is used that is not of all keys; its backward may be right nonetheless. */
   #checkComplete(sum: number, rows: PositionSet): void {
-    if (sum === this.#lastComplete.sum && rows === this.#lastComplete.rows) return;
+    if (sum === this.#lastCompleteSum.sum && rows === this.#lastCompleteSum.rows) return;
     const verdict = this.#context.completeness.verdictOf(sum, "queries", rows) ?? sinkVerdict(this.#context, sum);
-    if (!verdict) this.#lastComplete = { sum, rows };
-    if (!verdict || this.#partials.has(sum)) return;
-    this.#partials.add(sum);
+    if (!verdict) this.#lastCompleteSum = { sum, rows };
+    if (!verdict || this.#reportedPartialSums.has(sum)) return;
+    this.#reportedPartialSums.add(sum);
     this.#operands.reportViolation(verdict.kind, `${this.#operands.text}, lse: ${verdict.message}`);
   }
 

@@ -183,7 +183,7 @@ function areOrdered(regions: readonly Region[]): boolean {
 class Regions implements Content {
   readonly regions: readonly Region[];
   #cachedIsOrdered: boolean | undefined;
-  #last: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
+  #lastRead: { readonly layout: StridedLayout; readonly read: ReadResult } | undefined;
   #readCache: Map<StridedLayout, ReadResult> | undefined;
 
   constructor(regions: readonly Region[]) {
@@ -201,13 +201,13 @@ class Regions implements Content {
   read(layout: StridedLayout): ReadResult {
     const index = this.#find(layout);
     if (index >= 0) return this.regions[index]!;
-    if (this.#last?.layout === layout) return this.#last.read;
+    if (this.#lastRead?.layout === layout) return this.#lastRead.read;
     let read = this.#readCache?.get(layout);
     if (!read) {
       read = readRegions(layout, this.#regionsNear(layout.low, layout.high));
       // Most are read through one view only, and need no map.
-      if (this.#last) this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
-      else this.#last = { layout, read };
+      if (this.#lastRead) this.#readCache = (this.#readCache ?? new Map<StridedLayout, ReadResult>()).set(layout, read);
+      else this.#lastRead = { layout, read };
     }
     return read;
   }
@@ -253,9 +253,9 @@ class Regions implements Content {
 
   /** Where the region is that a view shows, and nothing else; −1 if it shows part of one, or several. */
   #find({ box }: StridedLayout): number {
-    const ordered = this.#isOrdered();
-    const first = ordered ? this.#firstEndingAfter(box.low) : 0;
-    const end = ordered ? Math.min(first + 1, this.regions.length) : this.regions.length;
+    const isOrdered = this.#isOrdered();
+    const first = isOrdered ? this.#firstEndingAfter(box.low) : 0;
+    const end = isOrdered ? Math.min(first + 1, this.regions.length) : this.regions.length;
     for (let i = first; i < end; i++) {
       const regionBox = this.regions[i]!.box;
       if (regionBox.offset === box.offset && equalBoxes(regionBox, box)) return i;
@@ -345,9 +345,9 @@ function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadRes
 function joinRows(entries: readonly ContentEntry[], count: number): readonly ContentEntry[] {
   const [first] = entries;
   if (!first || entries.length === 1 || !isInputRow(first.value)) return entries;
-  const sorted = entries.toSorted((a, b) => a.origin[2]! - b.origin[2]!);
+  const sortedEntries = entries.toSorted((a, b) => a.origin[2]! - b.origin[2]!);
   let next = 0;
-  for (const { value, rows, origin: at, sizes } of sorted) {
+  for (const { value, rows, origin: at, sizes } of sortedEntries) {
     const haveSameRows = value === first.value && rows.batch === first.rows.batch && rows.head === first.rows.head;
     const startAtOrigin = at[0] === 0 && at[1] === 0 && at[3] === 0 && rows.column === first.rows.column;
     const haveSameSizes = sizes[0] === first.sizes[0] && sizes[1] === first.sizes[1] && sizes[3] === first.sizes[3];
@@ -355,8 +355,8 @@ function joinRows(entries: readonly ContentEntry[], count: number): readonly Con
     next += sizes[2]!;
   }
   if (next !== count) return entries;
-  const ranges = sorted.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
-  const rows = { ...sorted[0]!.rows, positions: PositionSet.concatenate(ranges) };
+  const ranges = sortedEntries.map(({ rows: { positions } }) => ({ positions, first: 0, count: positions.length }));
+  const rows = { ...sortedEntries[0]!.rows, positions: PositionSet.concatenate(ranges) };
   return [{ value: first.value, rows, origin, sizes: first.sizes.with(2, count) }];
 }
 

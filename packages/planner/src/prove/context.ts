@@ -24,24 +24,24 @@ export interface Violation {
 /** One mistake shows in many places: the first ones are kept, the rest counted. */
 export class Violations {
   readonly reported: Violation[] = [];
-  readonly #limit: number;
+  readonly #maxReported: number;
   /** For how many ranks what is reported stands. */
-  readonly #ranks: number;
-  #total = 0;
+  readonly #numRanks: number;
+  #numViolations = 0;
 
   constructor(limit: number, ranks: number = 1) {
-    this.#limit = limit;
-    this.#ranks = ranks;
+    this.#maxReported = limit;
+    this.#numRanks = ranks;
   }
 
   get total(): number {
-    return this.#total;
+    return this.#numViolations;
   }
 
   report(violation: Violation): void {
     // Of ranks that wait for each other one circle is named, however many there are.
-    this.#total += violation.kind === "cycle" ? 1 : this.#ranks;
-    if (this.reported.length < this.#limit) this.reported.push(violation);
+    this.#numViolations += violation.kind === "cycle" ? 1 : this.#numRanks;
+    if (this.reported.length < this.#maxReported) this.reported.push(violation);
   }
 }
 

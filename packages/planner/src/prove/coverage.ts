@@ -20,7 +20,7 @@ export class Coverage implements Completeness {
   readonly #context: VerifierContext;
   readonly #scope: "rank" | "class";
   readonly #mask: number;
-  readonly #verdicts = new Map<number, { side: RowSide; rows: PositionSet; verdict: Verdict }[]>();
+  readonly #verdictsBySum = new Map<number, { side: RowSide; rows: PositionSet; verdict: Verdict }[]>();
   readonly #segments = new Map<PositionSet, Readonly<Partial<Record<RowSide, readonly Segment[]>>>>();
   readonly #sumCompleteness: SumCompleteness;
 
@@ -40,11 +40,11 @@ export class Coverage implements Completeness {
       const inverse = relabeling.translations.inverse(origin.translation);
       return this.verdictOf(origin.sum, side, relabeling.positions(rows, side, inverse));
     }
-    let cached = this.#verdicts.get(sum);
-    if (!cached) this.#verdicts.set(sum, (cached = []));
-    for (const entry of cached) if (entry.side === side && entry.rows === rows) return entry.verdict;
+    let cachedVerdicts = this.#verdictsBySum.get(sum);
+    if (!cachedVerdicts) this.#verdictsBySum.set(sum, (cachedVerdicts = []));
+    for (const entry of cachedVerdicts) if (entry.side === side && entry.rows === rows) return entry.verdict;
     const verdict = this.#evaluate(sums.addendsOf(sum), side, rows);
-    cached.push({ side, rows, verdict });
+    cachedVerdicts.push({ side, rows, verdict });
     return verdict;
   }
 
@@ -61,9 +61,9 @@ export class Coverage implements Completeness {
   #evaluate(addends: readonly Addend[], side: RowSide, rows: PositionSet): Verdict {
     const { tiles } = this.#context;
     const hasFullMask = addends.every(({ tile }) => tiles.maskOf(tile) === this.#mask);
-    const irregular = hasFullMask ? this.#rowsNotCoveredOnce(addends, side) : [];
-    if (hasFullMask && irregular.length === 0) return undefined;
-    const isVisible = this.#hasVisiblePair(rows, side, irregular, 0);
+    const irregularSegments = hasFullMask ? this.#rowsNotCoveredOnce(addends, side) : [];
+    if (hasFullMask && irregularSegments.length === 0) return undefined;
+    const isVisible = this.#hasVisiblePair(rows, side, irregularSegments, 0);
     if (isVisible || !hasFullMask) {
       const verdict = this.#materializedVerdict(addends, side, rows);
       if (verdict || this.#scope === "rank") return verdict;
@@ -72,10 +72,10 @@ export class Coverage implements Completeness {
         message: "tiles have rank-specific masks; verification by equivalence class is not possible",
       };
     }
-    if (this.#scope === "rank" || this.#areWholeShards(irregular, oppositeSide(side))) {
+    if (this.#scope === "rank" || this.#areWholeShards(irregularSegments, oppositeSide(side))) {
       if (this.#scope === "rank" || this.#areWholeShards(this.#segmentsOf(rows, side), side)) return undefined;
     }
-    return this.#evaluateAllRanks(addends, side, rows, irregular);
+    return this.#evaluateAllRanks(addends, side, rows, irregularSegments);
   }
 
   /** The rows of the other side that no tile has, or more than one, for some heads. */
@@ -162,7 +162,7 @@ export class Coverage implements Completeness {
         message: "parts of shards are missing; whether the mask hides them is not checked for this many ranks",
       };
     }
-    for (const translation of translations.all()) {
+    for (const translation of translations.allTranslations()) {
       if (!this.#hasVisiblePair(rows, side, irregular, translation)) continue;
       const { relabeling } = this.#context;
       const translatedAddends = addends.map(({ tile, translation: from }) => ({

@@ -12,13 +12,13 @@ import type { ReplayStreams } from "./streams.ts";
 export function findDeadlock(record: AttentionRecord, streams: ReplayStreams): Violation[] {
   const heads = streams.queues.map(({ first }) => first).filter((head) => head !== undefined);
   if (heads.length === 0) return [];
-  const unmatched = findUnmatched(record);
-  if (unmatched.length > 0) return unmatched;
-  const byIndex = new Map(heads.map((head) => [head.index, head]));
-  const cycle = findCycle(heads, (head) => blockingHeads(streams, byIndex, head));
+  const unmatchedViolations = findUnmatched(record);
+  if (unmatchedViolations.length > 0) return unmatchedViolations;
+  const headByIndex = new Map(heads.map((head) => [head.index, head]));
+  const cycle = findCycle(heads, (head) => blockingHeads(streams, headByIndex, head));
   if (!cycle)
     return heads
-      .filter((head) => blockingHeads(streams, byIndex, head).length === 0)
+      .filter((head) => blockingHeads(streams, headByIndex, head).length === 0)
       .map((head) => missingPeerViolation(streams, head));
   const waits = cycle.map((head, i) => {
     const { index } = cycle[(i + 1) % cycle.length]!;
@@ -106,12 +106,12 @@ function unmatchedViolation(record: AttentionRecord, quotient: Quotient, channel
   const { sends, receives } = channel;
   const isSend = sends > receives;
   const channelInfo = quotient.channel(channel.family, channel.from, channel.to);
-  let numLeft = Math.min(sends, receives);
+  let numMatchedLeft = Math.min(sends, receives);
   let [rank, location, peer] = [0, "", 0];
   forEachTransfer(record, (transfer) => {
     const { sender, key } = quotient.channel(transfer.family, transfer.from, transfer.to);
     if (sender !== channelInfo.sender || key !== channelInfo.key || transfer.cast !== channel.cast) return false;
-    if (transfer.isSend !== isSend || numLeft-- > 0) return false;
+    if (transfer.isSend !== isSend || numMatchedLeft-- > 0) return false;
     [rank, peer] = isSend ? [transfer.from, transfer.to] : [transfer.to, transfer.from];
     location = `rank ${rank}, ${transfer.phase}, ${transfer.label} #${transfer.work}`;
     return true;

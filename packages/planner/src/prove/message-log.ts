@@ -20,7 +20,7 @@ export interface Endpoints {
  */
 export class MessageLog {
   readonly #quotient: Quotient;
-  readonly #sent: Map<number, Content[]>[] = [];
+  readonly #sentContents: Map<number, Content[]>[] = [];
   readonly #collectiveInputs = new Map<string, CollectiveInput>();
 
   constructor(quotient: Quotient) {
@@ -30,7 +30,7 @@ export class MessageLog {
   /** A message within a group. */
   addMessage(group: number, { from, to }: Endpoints, message: Content): void {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
-    const channels = (this.#sent[sender] ??= new Map<number, Content[]>());
+    const channels = (this.#sentContents[sender] ??= new Map<number, Content[]>());
     const messages = channels.get(key);
     if (messages) messages.push(message);
     else channels.set(key, [message]);
@@ -39,7 +39,7 @@ export class MessageLog {
   /** The messages from one rank of a group to another, in order, as the representative of the one sent them. */
   messages(group: number, { from, to }: Endpoints): readonly Content[] {
     const { sender, key } = this.#quotient.channel(this.#quotient.family(group), from, to);
-    return this.#sent[sender]?.get(key) ?? NO_MESSAGES;
+    return this.#sentContents[sender]?.get(key) ?? NO_MESSAGES;
   }
 
   /** A representative joins a collective of a group. */

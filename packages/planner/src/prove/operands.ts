@@ -20,7 +20,7 @@ import {
 /** Which rows of an input a view holds, and the entries that are something else. */
 interface InputRows {
   readonly rows: Rows;
-  readonly mismatched: readonly ContentEntry[];
+  readonly mismatchedEntries: readonly ContentEntry[];
 }
 
 /** The tile that one rank computes, and whether memory holds the queries and keys that its operands name. */
@@ -45,17 +45,17 @@ export class AttentionOperands implements Tile {
   readonly #context: ReplayContext;
   readonly #memory: RankMemory;
   /** Columns of q and k, and of v and dOut. */
-  readonly #widths: Readonly<Record<SourceName, number>>;
+  readonly #columnsBySource: Readonly<Record<SourceName, number>>;
   /** Query heads per KV head. */
-  readonly #group: number;
+  readonly #queryHeadsPerKvHead: number;
 
   constructor(context: ReplayContext, { tape }: RecordedRank, memory: RankMemory) {
     const { headDim, valueHeadDim, numHeads, numKvHeads } = context.record.options;
     this.rank = tape.rank;
     this.#context = context;
     this.#memory = memory;
-    this.#widths = { q: headDim, k: headDim, v: valueHeadDim, dOut: valueHeadDim };
-    this.#group = numHeads / numKvHeads;
+    this.#columnsBySource = { q: headDim, k: headDim, v: valueHeadDim, dOut: valueHeadDim };
+    this.#queryHeadsPerKvHead = numHeads / numKvHeads;
   }
 
   /** As messages name the last tile. */
@@ -90,7 +90,7 @@ export class AttentionOperands implements Tile {
     this.headsPerKvHead = headsPerKvHead;
     this.splitTiles = undefined;
     const count = this.#memory.view(views.k).layout.box.sizes[1]!;
-    if (count === 1 || headsPerKvHead === this.#group) return this.#addTile(0);
+    if (count === 1 || headsPerKvHead === this.#queryHeadsPerKvHead) return this.#addTile(0);
     // Shares of heads that begin within a group: each KV head meets others of its own.
     this.splitTiles = Array.from({ length: count }, (_, head) => this.#addTile(head));
     return this.splitTiles[0]!;
@@ -98,7 +98,8 @@ export class AttentionOperands implements Tile {
 
   /** A tile of the heads that meet one of the call's KV heads, and of as many for all others if it is the only one. */
   #addTile(head: number): number {
-    this.firstHead = this.queries.head + head * this.headsPerKvHead - (this.keys.head + head) * this.#group;
+    this.firstHead =
+      this.queries.head + head * this.headsPerKvHead - (this.keys.head + head) * this.#queryHeadsPerKvHead;
     this.endHead = this.firstHead + this.headsPerKvHead;
     return this.#context.tiles.add(this);
   }
@@ -109,7 +110,7 @@ export class AttentionOperands implements Tile {
    */
   source(name: SourceName, view: number, expected: Pick<Rows, "positions"> & Partial<Rows>): Rows | undefined {
     const region = this.#memory.singleRegion(view);
-    if (region && region.value === encodeValue(name) && region.sizes[3] === this.#widths[name]) {
+    if (region && region.value === encodeValue(name) && region.sizes[3] === this.#columnsBySource[name]) {
       const { rows } = region;
       const matchesHead = expected.head === undefined || (rows.head === expected.head && rows.batch === expected.batch);
       if (matchesHead && rows.column === 0 && rows.positions.equals(expected.positions)) return rows;
@@ -129,7 +130,7 @@ export class AttentionOperands implements Tile {
   }
 
   #checkSource(
-    { rows, mismatched }: InputRows,
+    { rows, mismatchedEntries: mismatched }: InputRows,
     name: SourceName,
     expected: Pick<Rows, "positions"> & Partial<Rows>,
   ): boolean {
@@ -152,8 +153,8 @@ export class AttentionOperands implements Tile {
       const { origin } = first;
       const rows = { batch: first.rows.batch - origin[0]!, head: first.rows.head - origin[1]!, column: 0, positions };
       const isMismatched = (entry: ContentEntry): boolean =>
-        entry.value !== value || entry.sizes[3] !== this.#widths[name] || !hasRows(entry, rows);
-      result = { rows, mismatched: read.entries.filter(isMismatched) };
+        entry.value !== value || entry.sizes[3] !== this.#columnsBySource[name] || !hasRows(entry, rows);
+      result = { rows, mismatchedEntries: read.entries.filter(isMismatched) };
     }
     read.cachedCheck = { name, positions, result };
     return result;
@@ -166,10 +167,11 @@ export class AttentionOperands implements Tile {
     const { queries, keys } = this;
     const headsPerKvHead = a[1]! / b[1]!;
     // Where the first and the last KV head's are, in their groups; those between lie between.
-    const first = queries.head - keys.head * this.#group;
-    const last = first + (b[1]! - 1) * (headsPerKvHead - this.#group);
-    const fit = Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#group;
-    return fit && Number.isInteger(headsPerKvHead) && queries.batch === keys.batch && a[0] === b[0]
+    const first = queries.head - keys.head * this.#queryHeadsPerKvHead;
+    const last = first + (b[1]! - 1) * (headsPerKvHead - this.#queryHeadsPerKvHead);
+    const fitInGroups =
+      Math.min(first, last) >= 0 && Math.max(first, last) + headsPerKvHead <= this.#queryHeadsPerKvHead;
+    return fitInGroups && Number.isInteger(headsPerKvHead) && queries.batch === keys.batch && a[0] === b[0]
       ? headsPerKvHead
       : 0;
   }
@@ -179,7 +181,7 @@ export class AttentionOperands implements Tile {
     if (isFill(value)) return describeValue(value, interned);
     const { column, positions } = rows;
     const end = column + sizes[3]!;
-    const hasAllColumns = !isInputRow(value) || sizes[3] === this.#widths[decodeKind(value) as SourceName];
+    const hasAllColumns = !isInputRow(value) || sizes[3] === this.#columnsBySource[decodeKind(value) as SourceName];
     const columns = hasAllColumns ? "" : ` (columns ${column} to ${end - 1})`;
     return `${describeValue(value, interned)} ${formatPositions(positions.spans)}${columns}`;
   }

@@ -2,7 +2,7 @@ import type { PostedBatch } from "./batch.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
 /** Of so many messages each is compared with each; of more, with its neighbours in order. */
-const MAX_PAIRWISE = 8;
+const MAX_PAIRWISE_MESSAGES = 8;
 
 /**
  * Whether a collective writes where it also reads, or twice to one place. Its messages move side by side, in no order and
@@ -13,7 +13,7 @@ export function overlapsItself(batch: PostedBatch, memory: RankMemory, groupRank
     case "sendRecv":
     case "groupCast":
     case "groupReduce":
-      return batch.viewCount > MAX_PAIRWISE ? overlapSorted(batch) : overlapPairwise(batch, memory);
+      return batch.viewCount > MAX_PAIRWISE_MESSAGES ? hasOrderedOverlap(batch) : hasPairwiseOverlap(batch, memory);
     case "allToAll":
       return viewsOverlap(memory, batch.output, batch.input);
     // In place is legal: a rank's own share, where it belongs in the whole.
@@ -51,7 +51,7 @@ function isInPlaceShard(
   return memory.view(shardSize).layout.low === memory.view(totalSize).layout.low + precedingSize;
 }
 
-function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
+function hasPairwiseOverlap(batch: PostedBatch, memory: RankMemory): boolean {
   for (let i = 0; i < batch.viewCount; i++) {
     if (!batch.writes(i)) continue;
     for (let j = 0; j < batch.viewCount; j++) {
@@ -62,21 +62,21 @@ function overlapPairwise(batch: PostedBatch, memory: RankMemory): boolean {
 }
 
 /** Whether what is written to a storage is used twice: mostly one range is written behind the other, and nothing else used there. */
-function overlapSorted(batch: PostedBatch): boolean {
-  const uses = new Map<number, StorageUse>();
+function hasOrderedOverlap(batch: PostedBatch): boolean {
+  const usesByStorage = new Map<number, StorageUse>();
   let hasSingleRanges = true;
   let last: StorageUse | undefined;
   for (let i = 0; i < batch.viewCount && hasSingleRanges; i++) {
     const [storage, low, high] = [batch.storage(i), batch.low(i), batch.high(i)];
     if (low >= high) continue;
     if (last?.storage !== storage) {
-      last = uses.get(storage);
-      if (!last) uses.set(storage, (last = { storage, writes: batch.writes(i), end: 0 }));
+      last = usesByStorage.get(storage);
+      if (!last) usesByStorage.set(storage, (last = { storage, writes: batch.writes(i), end: 0 }));
     }
     hasSingleRanges = last.writes === batch.writes(i) && (!last.writes || low >= last.end);
     last.end = high;
   }
-  return !hasSingleRanges && overlapInAnyOrder(batch);
+  return !hasSingleRanges && hasOverlapInAnyOrder(batch);
 }
 
 interface StorageUse {
@@ -85,7 +85,7 @@ interface StorageUse {
   end: number;
 }
 
-function overlapInAnyOrder(batch: PostedBatch): boolean {
+function hasOverlapInAnyOrder(batch: PostedBatch): boolean {
   const uses = Array.from({ length: batch.viewCount }, (_, i) => {
     return { storage: batch.storage(i), low: batch.low(i), high: batch.high(i), writes: batch.writes(i) };
   });

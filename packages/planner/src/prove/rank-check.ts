@@ -171,7 +171,7 @@ class SingleRankStreams {
   readonly #peers: PeerExchange;
   readonly #comparison: ContentComparison;
   /** How many messages went each way so far, by family and peer. */
-  readonly #counts = { sent: new Map<number, number>(), received: new Map<number, number>() };
+  readonly #messageCounts = { sent: new Map<number, number>(), received: new Map<number, number>() };
 
   // oxlint-disable-next-line max-params -- whose, and who is there
   constructor(recordedRank: RecordedRank, memory: RankMemory, classProof: RepresentativesProof, peers: PeerExchange) {
@@ -187,8 +187,8 @@ class SingleRankStreams {
     const { rank } = this.#recordedRank.tape;
     const batch = new PostedBatch(this.#recordedRank.tape, quotient.index(rank), event, phase);
     this.#memory.acquire(batch);
-    const place = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
-    if (overlapsItself(batch, this.#memory, place)) {
+    const groupRank = isBatch(batch.op) ? -1 : quotient.groupRank(batch.group, rank);
+    if (overlapsItself(batch, this.#memory, groupRank)) {
       const message = `rank ${rank}, ${phase}: a collective writes to memory that it also reads, or writes twice to the same memory range`;
       context.violations.report({ kind: "race", rank, message });
     }
@@ -225,7 +225,7 @@ class SingleRankStreams {
   }
 
   #nextMessageIndex(direction: "sent" | "received", group: number, peer: number): number {
-    const counts = this.#counts[direction];
+    const counts = this.#messageCounts[direction];
     const key = this.#classProof.quotient.family(group) * this.#classProof.quotient.size + peer;
     const count = counts.get(key) ?? 0;
     counts.set(key, count + 1);
@@ -287,14 +287,14 @@ function* shareRanges(
 }
 
 /** Numbers of tiles that may be looked at where sums are not alike at first sight. */
-const MAX_TILES = 2 ** 24;
+const MAX_COMPARED_TILES = 2 ** 24;
 
 /** Whether memory holds the same, though its sums were made in other ways: of the same tiles, whatever their order. */
 class ContentComparison {
   readonly #context: ReplayContext;
   /** Lists of positions by number, sorted: tiles may have theirs in any order. */
   readonly #sortedIds = new Map<PositionSet, number>();
-  #budget = MAX_TILES;
+  #tilesLeft = MAX_COMPARED_TILES;
 
   constructor(context: ReplayContext) {
     this.#context = context;
@@ -324,8 +324,8 @@ class ContentComparison {
   #sameSum(a: number, b: number): boolean {
     const { sums, relabeling } = this.#context;
     const { translations } = relabeling;
-    const pending = [{ a, b, ta: 0, tb: 0 }];
-    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+    const pendingPairs = [{ a, b, ta: 0, tb: 0 }];
+    for (let next = pendingPairs.pop(); next !== undefined; next = pendingPairs.pop()) {
       const [originA, originB] = [sums.origin(next.a), sums.origin(next.b)];
       const ta = translations.apply(next.ta, originA.translation);
       const tb = translations.apply(next.tb, originB.translation);
@@ -336,8 +336,8 @@ class ContentComparison {
         const isSameTile =
           this.#keyOf({ tile: x.tile, translation: ta }) === this.#keyOf({ tile: y.tile!, translation: tb });
         if (!isSameTile) return this.#sameTiles(a, b);
-      } else pending.push({ a: x.right!, b: y.right!, ta, tb });
-      pending.push({ a: x.left, b: y.left, ta, tb });
+      } else pendingPairs.push({ a: x.right!, b: y.right!, ta, tb });
+      pendingPairs.push({ a: x.left, b: y.left, ta, tb });
     }
     return true;
   }
@@ -345,11 +345,11 @@ class ContentComparison {
   #sameTiles(a: number, b: number): boolean {
     const { sums } = this.#context;
     const [addendsA, addendsB] = [sums.addendsOf(a), sums.addendsOf(b)];
-    this.#budget -= addendsA.length + addendsB.length;
-    if (addendsA.length !== addendsB.length || this.#budget < 0) return false;
+    this.#tilesLeft -= addendsA.length + addendsB.length;
+    if (addendsA.length !== addendsB.length || this.#tilesLeft < 0) return false;
     const keys = (addends: readonly Addend[]): string[] => addends.map((addend) => this.#keyOf(addend)).toSorted();
-    const others = keys(addendsB);
-    return keys(addendsA).every((key, i) => key === others[i]);
+    const keysB = keys(addendsB);
+    return keys(addendsA).every((key, i) => key === keysB[i]);
   }
 
   #keyOf({ tile, translation }: Addend): string {

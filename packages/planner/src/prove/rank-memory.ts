@@ -12,12 +12,12 @@ export class RankMemory {
   readonly #views: readonly View[];
   readonly #storageOf: readonly number[];
   /** Elements of every storage. */
-  readonly #sizes: readonly number[];
+  readonly #storageSizes: readonly number[];
   readonly #contents: Content[];
-  readonly #pending: PostedBatch[] = [];
+  readonly #pendingBatches: PostedBatch[] = [];
   /** Collectives under way that read or write a storage: mostly none, which is quickly seen. */
-  readonly #readers: Int32Array;
-  readonly #writers: Int32Array;
+  readonly #readerCounts: Int32Array;
+  readonly #writerCounts: Int32Array;
   /** Batches of messages, in order, that have arrived and are not placed yet: most are when the rank goes on, and looked at right after. */
   #arrivedBatches: PostedBatch[] = [];
   /** By storage: how many messages of these it will hold. */
@@ -27,10 +27,10 @@ export class RankMemory {
     this.#interned = interned;
     this.#views = views;
     this.#storageOf = storageOf;
-    this.#sizes = storages;
+    this.#storageSizes = storages;
     this.#contents = storages.map(() => uninitializedContent);
-    this.#readers = new Int32Array(storages.length);
-    this.#writers = new Int32Array(storages.length);
+    this.#readerCounts = new Int32Array(storages.length);
+    this.#writerCounts = new Int32Array(storages.length);
     this.#arrivedCounts = new Int32Array(storages.length);
   }
 
@@ -102,7 +102,11 @@ export class RankMemory {
 
   receive(id: number, message: Content): void {
     const storage = this.#storageOf[id]!;
-    this.#contents[storage] = this.#contentOf(storage).receive(this.#views[id]!.layout, message, this.#sizes[storage]!);
+    this.#contents[storage] = this.#contentOf(storage).receive(
+      this.#views[id]!.layout,
+      message,
+      this.#storageSizes[storage]!,
+    );
   }
 
   invalidate(storage: number): void {
@@ -118,28 +122,28 @@ export class RankMemory {
 
   /** A collective begins to use views; until `release` compute may not write them, nor read what it writes. */
   acquire(batch: PostedBatch): void {
-    this.#pending.push(batch);
+    this.#pendingBatches.push(batch);
     this.#countUses(batch, 1);
   }
 
   release(batch: PostedBatch): void {
-    const last = this.#pending.pop()!;
-    if (last !== batch) this.#pending[this.#pending.indexOf(batch)] = last;
+    const last = this.#pendingBatches.pop()!;
+    if (last !== batch) this.#pendingBatches[this.#pendingBatches.indexOf(batch)] = last;
     this.#countUses(batch, -1);
   }
 
   /** A collective under way by its number. */
-  pending(work: number): PostedBatch | undefined {
-    for (const batch of this.#pending) if (batch.work === work) return batch;
+  pendingBatch(work: number): PostedBatch | undefined {
+    for (const batch of this.#pendingBatches) if (batch.work === work) return batch;
     return undefined;
   }
 
   /** The collective under way that a use by compute gets in the way of, if any. */
   conflictingWork(id: number, isWritten: boolean): number | undefined {
     const storage = this.#storageOf[id]!;
-    if (this.#writers[storage] === 0 && !(isWritten && this.#readers[storage]! > 0)) return undefined;
+    if (this.#writerCounts[storage] === 0 && !(isWritten && this.#readerCounts[storage]! > 0)) return undefined;
     const { layout } = this.#views[id]!;
-    for (const batch of this.#pending) {
+    for (const batch of this.#pendingBatches) {
       for (let i = 0; i < batch.viewCount; i++) {
         if (!isWritten && !batch.writes(i)) continue;
         const otherView = batch.view(i);
@@ -162,7 +166,7 @@ export class RankMemory {
     for (const batch of batches) {
       for (let i = 0; i < batch.viewCount; i++) if (!batch.sends(i)) this.#arrivedCounts[batch.storage(i)]!--;
       writeMessages(batch, (storage, layout, message) => {
-        this.#contents[storage] = this.#contents[storage]!.receive(layout, message, this.#sizes[storage]!);
+        this.#contents[storage] = this.#contents[storage]!.receive(layout, message, this.#storageSizes[storage]!);
       });
       batch.release();
     }
@@ -178,7 +182,7 @@ export class RankMemory {
 
   #countUses(batch: PostedBatch, delta: number): void {
     for (let i = 0; i < batch.viewCount; i++) {
-      const counts = batch.writes(i) ? this.#writers : this.#readers;
+      const counts = batch.writes(i) ? this.#writerCounts : this.#readerCounts;
       counts[this.#storageOf[batch.view(i)]!]! += delta;
     }
   }

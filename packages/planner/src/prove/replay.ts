@@ -52,8 +52,8 @@ const operands = {
 };
 
 function operandCounts(kernel: KernelName): OperandCounts {
-  const all = getOperands(kernel).filter(({ feature }) => feature === undefined);
-  return { numWritten: all.filter(({ isMutated }) => isMutated).length, count: all.length };
+  const baseOperands = getOperands(kernel).filter(({ feature }) => feature === undefined);
+  return { numWritten: baseOperands.filter(({ isMutated }) => isMutated).length, count: baseOperands.length };
 }
 
 /** Replays one rank's tape as far as it goes without the others. */
@@ -116,7 +116,7 @@ export class Replay {
         return compute.begin(phase);
       }
       case "wait":
-        this.#awaitedCollective = this.#memory.pending(event.arg(0));
+        this.#awaitedCollective = this.#memory.pendingBatch(event.arg(0));
         return;
       case "attend":
         this.#checkRace(event, operands.attend);

@@ -180,13 +180,13 @@ export class ReplayStreams {
   // oxlint-disable-next-line max-params -- message i of one batch and message j of another: millions of them, for which an object each would be made
   #deliver(sender: PostedBatch, i: number, receiver: PostedBatch, j: number): void {
     const { relabeling, record } = this.#context;
-    const fits = sender.size(i) === receiver.size(j);
+    const haveEqualSizes = sender.size(i) === receiver.size(j);
     const translation = record.classes.isIdentity ? 0 : record.classes.translationTo(receiver.peer(j));
     // Of a message of another size than what it fills nothing is known.
-    if (!fits) receiver.receive(j, uninitializedContent, 0);
+    if (!haveEqualSizes) receiver.receive(j, uninitializedContent, 0);
     else if (translation === 0) receiver.receive(j, sender.source(i), sender.low(i));
     else receiver.receive(j, relabeling.content(sender.messageSent(i), translation), 0);
-    if (!fits || sender.dtype(i) !== receiver.dtype(j)) {
+    if (!haveEqualSizes || sender.dtype(i) !== receiver.dtype(j)) {
       const bytes = (batch: PostedBatch, k: number): string =>
         `${batch.size(k) * dtypeBytes[batch.dtype(k)]} bytes of ${batch.dtype(k)}`;
       const sizes = `sends ${bytes(sender, i)}, ${this.describe(receiver)} expects ${bytes(receiver, j)}`;
@@ -206,24 +206,24 @@ export class ReplayStreams {
   /** The last to come to a collective carries it out. */
   #joinCollective(batch: PostedBatch): void {
     const orbit = this.#quotient.orbit(batch.group);
-    let pending = this.#pendingCollectives.get(orbit);
-    if (!pending) this.#pendingCollectives.set(orbit, (pending = new Map<number, PendingCollective>()));
-    let collective = pending.get(batch.call);
+    let pendingByCall = this.#pendingCollectives.get(orbit);
+    if (!pendingByCall) this.#pendingCollectives.set(orbit, (pendingByCall = new Map<number, PendingCollective>()));
+    let collective = pendingByCall.get(batch.call);
     if (!collective) {
       const numMissing = this.#quotient.classesOf(batch.group).length;
-      pending.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissing }));
+      pendingByCall.set(batch.call, (collective = { batches: new Map<number, PostedBatch>(), numMissing }));
     }
     collective.batches.set(batch.index, batch);
     if (--collective.numMissing > 0) return;
-    pending.delete(batch.call);
+    pendingByCall.delete(batch.call);
     const { ranks } = this.#record.groups[batch.group]!;
     const batchList = [...new Set(ranks.map((rank) => collective.batches.get(this.#quotient.index(rank))!))];
-    const mismatched = batchList.find(({ op }) => op !== batch.op);
-    const mismatch = mismatched
-      ? `operation mismatch: ${this.describe(mismatched)} is ${mismatched.op}, ${this.describe(batch)} is ${batch.op}`
+    const mismatchedBatch = batchList.find(({ op }) => op !== batch.op);
+    const mismatch = mismatchedBatch
+      ? `operation mismatch: ${this.describe(mismatchedBatch)} is ${mismatchedBatch.op}, ${this.describe(batch)} is ${batch.op}`
       : this.#runCollective(collective.batches, batchList);
     if (mismatch)
-      this.#context.violations.report({ kind: "message", rank: (mismatched ?? batch).rank, message: mismatch });
+      this.#context.violations.report({ kind: "message", rank: (mismatchedBatch ?? batch).rank, message: mismatch });
     for (const joinedBatch of batchList) this.#finish(joinedBatch);
   }
 

@@ -27,10 +27,10 @@ export class TileTable {
   readonly #positions: PositionTable;
   readonly #interned: InternPool;
   #fields = new Int32Array(TILE_FIELDS * 64);
-  #pairs = new Float64Array(64);
-  #length = 0;
+  #pairsByTile = new Float64Array(64);
+  #numTiles = 0;
   /** Numbers of the queries, and of the keys, that tiles have, each once. */
-  readonly distinct: Readonly<Record<RowSide, number[]>> = { queries: [], keys: [] };
+  readonly distinctPositionIds: Readonly<Record<RowSide, number[]>> = { queries: [], keys: [] };
   readonly #hasQueries: boolean[] = [];
   readonly #hasKeys: boolean[] = [];
 
@@ -39,25 +39,25 @@ export class TileTable {
     this.#interned = interned;
   }
 
-  add({ rank, phase, tileNumber: number, q, k, mask, firstHead, endHead, pairs }: Tile): number {
-    const id = this.#length++;
-    if (id === this.#pairs.length) {
+  add({ rank, phase, tileNumber, q, k, mask, firstHead, endHead, pairs }: Tile): number {
+    const id = this.#numTiles++;
+    if (id === this.#pairsByTile.length) {
       this.#fields = growCapacity(this.#fields);
-      this.#pairs = growCapacity(this.#pairs);
+      this.#pairsByTile = growCapacity(this.#pairsByTile);
     }
     const at = id * TILE_FIELDS;
     const fields = this.#fields;
     fields[at] = rank;
     fields[at + 1] = this.#interned.stringId(phase);
-    fields[at + 2] = number;
+    fields[at + 2] = tileNumber;
     fields[at + 3] = q.id;
     fields[at + 4] = k.id;
     fields[at + 5] = mask;
     fields[at + 6] = firstHead;
     fields[at + 7] = endHead;
-    this.#pairs[id] = pairs;
-    if (!this.#hasQueries[q.id]) this.distinct.queries.push(q.id);
-    if (!this.#hasKeys[k.id]) this.distinct.keys.push(k.id);
+    this.#pairsByTile[id] = pairs;
+    if (!this.#hasQueries[q.id]) this.distinctPositionIds.queries.push(q.id);
+    if (!this.#hasKeys[k.id]) this.distinctPositionIds.keys.push(k.id);
     this.#hasQueries[q.id] = true;
     this.#hasKeys[k.id] = true;
     return id;
@@ -74,7 +74,7 @@ export class TileTable {
       mask: field(5),
       firstHead: field(6),
       endHead: field(7),
-      pairs: this.#pairs[id]!,
+      pairs: this.#pairsByTile[id]!,
     };
   }
 
@@ -99,7 +99,7 @@ export class TileTable {
   }
 
   pairsOf(id: number): number {
-    return this.#pairs[id]!;
+    return this.#pairsByTile[id]!;
   }
 }
 
@@ -138,7 +138,7 @@ export class SumTable {
   readonly #translations: Translations;
   /** Of each sum: the one it was made from, and the other one or, below 0, the tile −1 − x; 0 for a translation of the one. */
   #parts = new Int32Array(128);
-  #length = 1;
+  #numSums = 1;
   readonly #recentMerges = new Int32Array(CACHE_SIZE);
   /** Of translations of sums. */
   readonly #translationOf = new Map<number, number>();
@@ -204,8 +204,8 @@ export class SumTable {
   /** The tiles of a sum in the order in which they were added, each as often as it was. */
   addendsOf(sum: number): Addend[] {
     const addends: Addend[] = [];
-    const pending = [{ sum, translation: 0 }];
-    for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
+    const pendingSums = [{ sum, translation: 0 }];
+    for (let next = pendingSums.pop(); next !== undefined; next = pendingSums.pop()) {
       // Right halves first, and chains of left ones without a stack: most sums are one tile after another.
       let { sum: partialSum, translation } = next;
       while (partialSum !== emptySum) {
@@ -213,7 +213,7 @@ export class SumTable {
         const right = this.#parts[2 * partialSum + 1]!;
         if (right === emptySum)
           translation = this.#translations.apply(translation, this.#translationOf.get(partialSum)!);
-        else if (right > 0) pending.push({ sum: left, translation });
+        else if (right > 0) pendingSums.push({ sum: left, translation });
         else addends.push({ tile: -1 - right, translation });
         partialSum = right > 0 ? right : left;
       }
@@ -233,7 +233,7 @@ export class SumTable {
   }
 
   #push(left: number, right: number): number {
-    const id = this.#length++;
+    const id = this.#numSums++;
     if (id >= MAX_SUMS)
       throw new RangeError(`prove: expected at most ${MAX_SUMS} partial sums, received more; use fewer ranks or tiles`);
     if (2 * id === this.#parts.length) this.#parts = growCapacity(this.#parts);

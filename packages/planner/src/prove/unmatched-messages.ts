@@ -19,7 +19,7 @@ export class UnmatchedMessages {
   #fields = new Int32Array(FIELDS_PER_ENTRY * 256);
   readonly #batches: (PostedBatch | undefined)[] = [undefined];
   /** The first number that is free again. */
-  #firstFree = NO_ENTRY;
+  #firstFreeEntry = NO_ENTRY;
   /** The half that `meet` found. */
   batch!: PostedBatch;
   message = 0;
@@ -36,13 +36,13 @@ export class UnmatchedMessages {
       first !== NO_ENTRY &&
       this.#batches[first]!.sends(this.#fields[FIELDS_PER_ENTRY * first + 1]!) !== batch.sends(i)
     ) {
-      channel[at] = this.#remove(first);
+      channel[at] = this.#removeEntry(first);
       return true;
     }
-    const half = this.#add(batch, i);
-    if (first === NO_ENTRY) channel[at] = half;
-    else this.#fields[FIELDS_PER_ENTRY * channel[at + 1]!] = half;
-    channel[at + 1] = half;
+    const newEntry = this.#addEntry(batch, i);
+    if (first === NO_ENTRY) channel[at] = newEntry;
+    else this.#fields[FIELDS_PER_ENTRY * channel[at + 1]!] = newEntry;
+    channel[at + 1] = newEntry;
     return false;
   }
 
@@ -54,10 +54,10 @@ export class UnmatchedMessages {
     return entry !== NO_ENTRY;
   }
 
-  #add(batch: PostedBatch, i: number): number {
-    let entry = this.#firstFree;
+  #addEntry(batch: PostedBatch, i: number): number {
+    let entry = this.#firstFreeEntry;
     if (entry === NO_ENTRY) entry = this.#batches.length;
-    else this.#firstFree = this.#fields[FIELDS_PER_ENTRY * entry]!;
+    else this.#firstFreeEntry = this.#fields[FIELDS_PER_ENTRY * entry]!;
     if (FIELDS_PER_ENTRY * entry === this.#fields.length) {
       const larger = new Int32Array(2 * this.#fields.length);
       larger.set(this.#fields);
@@ -70,13 +70,13 @@ export class UnmatchedMessages {
   }
 
   /** Frees the number of a half; the next one of its channel. */
-  #remove(entry: number): number {
+  #removeEntry(entry: number): number {
     const next = this.#fields[FIELDS_PER_ENTRY * entry]!;
     this.batch = this.#batches[entry]!;
     this.message = this.#fields[FIELDS_PER_ENTRY * entry + 1]!;
     this.#batches[entry] = undefined;
-    this.#fields[FIELDS_PER_ENTRY * entry] = this.#firstFree;
-    this.#firstFree = entry;
+    this.#fields[FIELDS_PER_ENTRY * entry] = this.#firstFreeEntry;
+    this.#firstFreeEntry = entry;
     return next;
   }
 

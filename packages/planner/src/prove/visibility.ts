@@ -13,9 +13,9 @@ export class Visibility {
   }
 
   pairs(queries: PositionSet, keys: PositionSet, mask: number): number {
-    let sorted = this.#masks[mask];
-    if (!sorted) this.#masks[mask] = sorted = new SortedSlices(this.#interned.masks[mask]!);
-    return visiblePairsUnchecked(queries.sorted, keys.sorted, sorted.intersecting(queries.first, queries.end));
+    let sortedSlices = this.#masks[mask];
+    if (!sortedSlices) this.#masks[mask] = sortedSlices = new SortedSlices(this.#interned.masks[mask]!);
+    return visiblePairsUnchecked(queries.sorted, keys.sorted, sortedSlices.intersecting(queries.first, queries.end));
   }
 }
 

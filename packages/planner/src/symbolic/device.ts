@@ -87,7 +87,7 @@ function symbolicKernels(device: FeatureDevice, record: RankRecord): Kernels {
 /** Writes the event of any other kernel: its name, what it mutates, what it reads. */
 function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...args: readonly unknown[]) => void {
   const operands = getOperands(kernel);
-  const mutated = operands.filter(({ isMutated }) => isMutated);
+  const mutatedOperands = operands.filter(({ isMutated }) => isMutated);
   const readOnlyOperands = operands.filter(({ isMutated }) => !isMutated);
   const isEnumKernel = "enum" in kernelSchema[kernel][0];
   const suffix = kernel.endsWith("Backward") ? "Backward" : "";
@@ -98,17 +98,19 @@ function createKernelRecorder(kernel: KernelName): (record: RankRecord) => (...a
           const tensor = getTensor(operand, args);
           return tensor === null ? [] : [record.viewOf(tensor)];
         });
-      const outputs = listViews(mutated);
-      const updated = mutated.filter(({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true));
+      const outputs = listViews(mutatedOperands);
+      const readWriteOperands = mutatedOperands.filter(
+        ({ isRead, readIf }) => isRead || (readIf !== undefined && args[readIf] === true),
+      );
       const name = record.interned.stringId(isEnumKernel ? `${args[0] as string}${suffix}` : kernel);
       record.push(opcodes.compute, [
         name,
         outputs.length,
         ...outputs,
         ...listViews(readOnlyOperands),
-        ...listViews(updated),
+        ...listViews(readWriteOperands),
       ]);
-      for (const operand of mutated) getTensor(operand, args)?.storage.recordMutation(kernel);
+      for (const operand of mutatedOperands) getTensor(operand, args)?.storage.recordMutation(kernel);
     };
 }
 
@@ -123,10 +125,10 @@ export class SymbolicDevice implements Device {
   readonly stream: Stream;
   readonly kernels: Kernels;
   readonly record: RankRecord;
-  #allocated = 0;
-  #peak = 0;
+  #allocatedBytes = 0;
+  #peakBytes = 0;
   readonly #onFree = (bytes: number): void => {
-    this.#allocated -= bytes;
+    this.#allocatedBytes -= bytes;
   };
 
   constructor(record: RankRecord) {
@@ -138,8 +140,8 @@ export class SymbolicDevice implements Device {
 
   empty(shape: Shape, dtype: DType): Tensor {
     const size = numel(shape);
-    this.#allocated += size * dtypeBytes[dtype];
-    this.#peak = Math.max(this.#peak, this.#allocated);
+    this.#allocatedBytes += size * dtypeBytes[dtype];
+    this.#peakBytes = Math.max(this.#peakBytes, this.#allocatedBytes);
     const storage = this.record.allocate(size, dtype, this.#onFree);
     return new Tensor({ device: this, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
   }
@@ -160,11 +162,11 @@ export class SymbolicDevice implements Device {
   }
 
   memory(): MemoryStats {
-    return { allocated: this.#allocated, reserved: this.#allocated, peak: this.#peak };
+    return { allocated: this.#allocatedBytes, reserved: this.#allocatedBytes, peak: this.#peakBytes };
   }
 
   resetPeakMemory(): void {
-    this.#peak = this.#allocated;
+    this.#peakBytes = this.#allocatedBytes;
   }
 
   startTrace(): void {}

@@ -44,10 +44,10 @@ export class SymbolicGroup extends CheckedGroup {
   readonly rank: number;
   declare readonly hosts?: readonly number[];
   readonly info: GroupInfo;
-  #calls = 0;
+  #numCalls = 0;
   #bytesSent = 0;
   #bytesReceived = 0;
-  #messages = 0;
+  #numMessages = 0;
   #closed = false;
 
   constructor(device: SymbolicDevice, members: GroupInfo) {
@@ -91,7 +91,7 @@ export class SymbolicGroup extends CheckedGroup {
 
   /** Point-to-point messages only; `count` counts the collectives too. */
   traffic(): Traffic {
-    return { bytesSent: this.#bytesSent, bytesReceived: this.#bytesReceived, messagesSent: this.#messages };
+    return { bytesSent: this.#bytesSent, bytesReceived: this.#bytesReceived, messagesSent: this.#numMessages };
   }
 
   startTrace(): void {}
@@ -140,7 +140,7 @@ export class SymbolicGroup extends CheckedGroup {
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
     const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
     const work = record.nextWorkId();
-    const args = [work, this.info.id, record.interned.stringId(label), this.#calls++, ...views, root, ...counts];
+    const args = [work, this.info.id, record.interned.stringId(label), this.#numCalls++, ...views, root, ...counts];
     record.push(opcodes[op], args);
     return new SymbolicWork(
       record,
@@ -152,7 +152,7 @@ export class SymbolicGroup extends CheckedGroup {
   #countMessage(isSend: boolean, { bytes }: View): void {
     if (isSend) {
       this.#bytesSent += bytes;
-      this.#messages++;
+      this.#numMessages++;
     } else this.#bytesReceived += bytes;
   }
 }

@@ -71,11 +71,11 @@ export class Tape {
   readonly #fullChunks: Int32Array[] = [];
   #code = new Int32Array(MIN_CHUNK_LENGTH);
   #length = 0;
-  #events = 0;
+  #numEvents = 0;
 
   /** How many there are. */
   get events(): number {
-    return this.#events;
+    return this.#numEvents;
   }
 
   /** `code` is the operation's: see `opcodes`. */
@@ -89,7 +89,7 @@ export class Tape {
     if (this.#length + 2 + count > this.#code.length) this.#grow(2 + count);
     const at = this.#length + 2;
     this.#length = at + count;
-    this.#events++;
+    this.#numEvents++;
     this.#code[at - 2] = code;
     this.#code[at - 1] = count;
     return at;

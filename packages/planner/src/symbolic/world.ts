@@ -149,10 +149,10 @@ export class LazyWorld {
   }
 }
 
-function appendTo<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
-  const list = lists.get(key);
+function appendTo<K, V>(listsByKey: Map<K, V[]>, key: K, value: V): void {
+  const list = listsByKey.get(key);
   if (list) list.push(value);
-  else lists.set(key, [value]);
+  else listsByKey.set(key, [value]);
 }
 
 interface PendingSplit extends SplitCall {

@@ -23,22 +23,22 @@ export function isEquivalent(first: RecordedRank, second: RecordedRank, comparis
 }
 
 class Equivalence {
-  readonly #first: RecordedRank;
-  readonly #second: RecordedRank;
+  readonly #firstRank: RecordedRank;
+  readonly #secondRank: RecordedRank;
   readonly #comparison: TapeComparison;
   readonly #translation: number;
 
   constructor(first: RecordedRank, second: RecordedRank, comparison: TapeComparison) {
     const { translations } = comparison;
-    this.#first = first;
-    this.#second = second;
+    this.#firstRank = first;
+    this.#secondRank = second;
     this.#comparison = comparison;
     const inverse = translations.inverse(translations.translationTo(first.tape.rank));
     this.#translation = translations.apply(translations.translationTo(second.tape.rank), inverse);
   }
 
   areTapesEqual(): boolean {
-    const [a, b] = [this.#first.tape.read(), this.#second.tape.read()];
+    const [a, b] = [this.#firstRank.tape.read(), this.#secondRank.tape.read()];
     for (;;) {
       const [hasNextA, hasNextB] = [nextOperation(a), nextOperation(b)];
       if (!hasNextA || !hasNextB) return hasNextA === hasNextB;
@@ -75,11 +75,12 @@ class Equivalence {
 
   // oxlint-disable-next-line max-params -- two events, and which of their arguments
   #sameViews(a: TapeReader, b: TapeReader, first: number, end: number): boolean {
-    for (let i = first; i < end; i++) if (!sameShape(this.#view(a, i), this.#view(b, i, this.#second))) return false;
+    for (let i = first; i < end; i++)
+      if (!sameShape(this.#view(a, i), this.#view(b, i, this.#secondRank))) return false;
     return true;
   }
 
-  #view(event: TapeReader, i: number, { tape }: RecordedRank = this.#first): View | undefined {
+  #view(event: TapeReader, i: number, { tape }: RecordedRank = this.#firstRank): View | undefined {
     return tape.views[event.arg(i)];
   }
 
@@ -90,7 +91,7 @@ class Equivalence {
     at: { readonly q: number; readonly k: number; readonly rows: number },
   ): boolean {
     for (const i of [at.q, at.k]) {
-      const [boxA, boxB] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#second)!.layout.box];
+      const [boxA, boxB] = [this.#view(a, i)!.layout.box, this.#view(b, i, this.#secondRank)!.layout.box];
       for (let axis = 0; axis < 4; axis++) if (boxA.sizes[axis] !== boxB.sizes[axis]) return false;
       const [width, row] = [boxA.sizes[3]!, 2];
       if (boxA.strides[row]! > width !== boxB.strides[row]! > width) return false;
@@ -114,21 +115,21 @@ class Equivalence {
   // oxlint-disable-next-line max-params -- two messages, each by its event and place
   #sameMessage(a: TapeReader, i: number, b: TapeReader, j: number): boolean {
     if (b.arg(j) !== this.#translateRank(a.arg(i)) || a.arg(i + 1) !== b.arg(j + 1)) return false;
-    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#second));
+    return sameShape(this.#view(a, i + 2), this.#view(b, j + 2, this.#secondRank));
   }
 
   /** As `sameTransfers`, peer by peer: messages of one way to one peer have an order, those to different peers have none. */
   #sameTransfersByPeer(a: TapeReader, b: TapeReader): boolean {
-    const byPeer = new Map<number, number[]>();
+    const transfersByPeer = new Map<number, number[]>();
     const keyOf = (peer: number, sent: number): number => 2 * peer + sent;
     for (let j = 3; j < b.count; j += 3) {
       const key = keyOf(b.arg(j), b.arg(j + 1));
-      const list = byPeer.get(key);
+      const list = transfersByPeer.get(key);
       if (list) list.push(j);
-      else byPeer.set(key, [j]);
+      else transfersByPeer.set(key, [j]);
     }
     for (let i = 3; i < a.count; i += 3) {
-      const j = byPeer.get(keyOf(this.#translateRank(a.arg(i)), a.arg(i + 1)))?.shift();
+      const j = transfersByPeer.get(keyOf(this.#translateRank(a.arg(i)), a.arg(i + 1)))?.shift();
       if (j === undefined || !this.#sameMessage(a, i, b, j)) return false;
     }
     return true;

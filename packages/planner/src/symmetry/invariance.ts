@@ -82,9 +82,9 @@ export class Invariance {
   #isUniform(): boolean {
     const { count } = this.#keys;
     const [ownFingerprints, weights] = [this.#fingerprintsOf(), fingerprintWeights(count)];
-    const pairs = (q: number, k: number): number =>
+    const countPairs = (q: number, k: number): number =>
       visiblePairsUnchecked(this.#queries.spans(q), this.#keys.spans(k), this.#slices) % FINGERPRINT_PRIME;
-    const [samePairs, otherPairs] = [pairs(0, 0), count > 1 ? pairs(0, 1) : 0];
+    const [sameShardPairs, otherShardPairs] = [countPairs(0, 0), count > 1 ? countPairs(0, 1) : 0];
     const totals = weights.map((each) => each.reduce((sum, weight) => (sum + weight) % FINGERPRINT_PRIME, 0));
     for (let shard = 0; shard < count; shard++) {
       const counts = ownFingerprints.pairCounts(shard);
@@ -92,8 +92,8 @@ export class Invariance {
         const otherWeights = (totals[i]! - shardWeights[shard]! + FINGERPRINT_PRIME) % FINGERPRINT_PRIME;
         if (
           counts[i] !==
-          (((otherPairs * otherWeights) % FINGERPRINT_PRIME) +
-            ((samePairs * shardWeights[shard]!) % FINGERPRINT_PRIME)) %
+          (((otherShardPairs * otherWeights) % FINGERPRINT_PRIME) +
+            ((sameShardPairs * shardWeights[shard]!) % FINGERPRINT_PRIME)) %
             FINGERPRINT_PRIME
         )
           return false;
@@ -194,29 +194,30 @@ class Fingerprints {
 class WeightedKeys {
   readonly isDefined: boolean;
   readonly #starts: Float64Array;
-  readonly #weight: Float64Array;
-  readonly #sum: Float64Array;
-  readonly #sumOfSums: Float64Array;
+  readonly #weights: Float64Array;
+  readonly #prefixSums: Float64Array;
+  readonly #prefixSumsOfSums: Float64Array;
 
   constructor(keys: Shards, weight: Float64Array) {
     const pieces = keys.spansWithStep(1) ?? [];
     const n = pieces.length;
     this.#starts = new Float64Array(n + 1);
-    this.#weight = new Float64Array(n + 1);
-    this.#sum = new Float64Array(n + 1);
-    this.#sumOfSums = new Float64Array(n + 1);
+    this.#weights = new Float64Array(n + 1);
+    this.#prefixSums = new Float64Array(n + 1);
+    this.#prefixSumsOfSums = new Float64Array(n + 1);
     let end = 0;
-    let dense = true;
+    let isContiguous = true;
     for (const [i, { shard, start, length }] of pieces.entries()) {
-      dense &&= start === end;
+      isContiguous &&= start === end;
       end = start + length;
       this.#starts[i] = start;
-      this.#weight[i] = weight[shard]!;
+      this.#weights[i] = weight[shard]!;
       this.#starts[i + 1] = end;
-      this.#sum[i + 1] = (this.#sum[i]! + this.#weight[i] * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-      this.#sumOfSums[i + 1] = this.#sumPiecePrefix(i, length);
+      this.#prefixSums[i + 1] =
+        (this.#prefixSums[i]! + this.#weights[i] * (length % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+      this.#prefixSumsOfSums[i + 1] = this.#sumPiecePrefix(i, length);
     }
-    this.isDefined = dense && n > 0 && end === keys.layout.length;
+    this.isDefined = isContiguous && n > 0 && end === keys.layout.length;
   }
 
   /** Weighted pairs of these queries in a slice. */
@@ -224,9 +225,9 @@ class WeightedKeys {
     const { q0, q1, k0, k1, type } = slice;
     const rows = visibleRowsUnchecked(queries, slice);
     if (rows.length === 0) return 0;
-    const right = hasDiagonalEnd(type) ? this.#sumMovingBound(rows, k1 - q1 + 1) : this.#sumFixedBound(rows, k1);
+    const endSum = hasDiagonalEnd(type) ? this.#sumMovingBound(rows, k1 - q1 + 1) : this.#sumFixedBound(rows, k1);
     const startSum = hasDiagonalStart(type) ? this.#sumMovingBound(rows, k0 - q0) : this.#sumFixedBound(rows, k0);
-    return right - startSum + FINGERPRINT_PRIME;
+    return endSum - startSum + FINGERPRINT_PRIME;
   }
 
   /** Σ C(q + shift) over the rows q: the bound moves with the row. */
@@ -253,17 +254,20 @@ class WeightedKeys {
       else high = middle;
     }
     const rows = x - this.#starts[low]!;
-    const sum = (this.#sum[low]! + this.#weight[low]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    const sum = (this.#prefixSums[low]! + this.#weights[low]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
     return { sum, sumOfSums: this.#sumPiecePrefix(low, rows) };
   }
 
   #sumPiecePrefix(piece: number, rows: number): number {
     // Of rows and rows − 1 one is even.
-    const half =
+    const numRowPairs =
       rows % 2 === 0
         ? ((rows / 2) % FINGERPRINT_PRIME) * ((rows - 1 + FINGERPRINT_PRIME) % FINGERPRINT_PRIME)
         : (rows % FINGERPRINT_PRIME) * (((rows - 1) / 2) % FINGERPRINT_PRIME);
-    const flat = (this.#sum[piece]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
-    return (this.#sumOfSums[piece]! + flat + this.#weight[piece]! * (half % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    const startTerm = (this.#prefixSums[piece]! * (rows % FINGERPRINT_PRIME)) % FINGERPRINT_PRIME;
+    return (
+      (this.#prefixSumsOfSums[piece]! + startTerm + this.#weights[piece]! * (numRowPairs % FINGERPRINT_PRIME)) %
+      FINGERPRINT_PRIME
+    );
   }
 }

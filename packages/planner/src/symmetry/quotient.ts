@@ -48,10 +48,7 @@ export class Quotient {
   }
 
   #orbitOf({ family, ranks }: GroupInfo): number {
-    const minRepresentative = ranks.reduce(
-      (least, rank) => Math.min(least, this.classes.representative(rank)),
-      this.size,
-    );
+    const minRepresentative = ranks.reduce((min, rank) => Math.min(min, this.classes.representative(rank)), this.size);
     return family * this.size + minRepresentative;
   }
 

@@ -90,7 +90,7 @@ class SymmetrySearch {
   readonly #recorder: Recorder;
   readonly #ranksPerNode: number | undefined;
   readonly #invariance: Invariance;
-  readonly #pairs: PairCounts | undefined;
+  readonly #pairCounts: PairCounts | undefined;
   /** Ranks that were recorded to be compared. */
   readonly #recordedRanks = new Map<number, RecordedRank>();
   /** Translations of shards that were found to keep rows and pairs, or not: by the axis, and how the digit lies in it. */
@@ -106,7 +106,7 @@ class SymmetrySearch {
     const [shards, samples] = [new Shards(queries, mesh), interned.sampleCount(interned.maskId(slices))];
     this.#invariance = new Invariance(shards, keys === queries ? shards : new Shards(keys, mesh), slices, samples);
     // Who only proves does not mind how long kernels take.
-    this.#pairs = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
+    this.#pairCounts = ranksPerNode === undefined ? undefined : new PairCounts(this.#recorder.interned);
   }
 
   record(): AttentionRecord {
@@ -143,9 +143,10 @@ class SymmetrySearch {
   #candidateDigits(axis: RankDigit): RankDigit[] {
     let [bestDigits, maxTranslations] = [[{ ...axis, step: axis.length }], 1];
     // No grid has more translations than the axis itself could have.
-    const maxUseful = axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
+    const maxUsefulTranslations =
+      axis.length / divisors(axis.length).find((step) => this.#alignsWithNodes({ ...axis, step }))!;
     for (const candidate of [[axis], ...axisDigits(axis)]) {
-      if (maxTranslations >= maxUseful) break;
+      if (maxTranslations >= maxUsefulTranslations) break;
       const digits = candidate.map((digit) => this.#smallestStep(digit));
       const translations = new Translations(digits, this.#recorder.size);
       if (translations.order <= maxTranslations) continue;
@@ -201,7 +202,7 @@ class SymmetrySearch {
     }
     if (this.#invariance.preservesPairs(translateShard)) return true;
     // Backends derive from pairs only whether there are any.
-    if (!this.#pairs && this.#invariance.isEveryShardVisible) return true;
+    if (!this.#pairCounts && this.#invariance.isEveryShardVisible) return true;
     this.#difference = "pairs";
     return false;
   }
@@ -210,7 +211,7 @@ class SymmetrySearch {
   #isSymmetry(translations: Translations): boolean {
     const rankZero = this.#rank(0);
     const checkedRanks: RecordedRank[] = [];
-    const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairs };
+    const comparison = { record: this.#recorder.recordOf([]), translations, pairs: this.#pairCounts };
     // Inner digits first: neighbours along a row distinguish most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
       const count = length / step;
@@ -229,7 +230,7 @@ class SymmetrySearch {
   #matchesSamples(record: AttentionRecord): boolean {
     const { classes } = record;
     const representatives = new Map(record.ranks.map((each) => [each.tape.rank, each]));
-    const comparison = { record, translations: classes, pairs: this.#pairs };
+    const comparison = { record, translations: classes, pairs: this.#pairCounts };
     const events = Math.max(...record.ranks.map(({ tape }) => tape.events));
     return sampledRanks(classes.ranks, events).every((rank) => {
       const representative = representatives.get(classes.representative(rank))!;

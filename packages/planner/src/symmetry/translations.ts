@@ -97,7 +97,7 @@ export class Translations {
   }
 
   /** All translations: where they take rank 0, from 0 on. */
-  *all(): Generator<number, void, undefined> {
+  *allTranslations(): Generator<number, void, undefined> {
     const steps = this.#translatedDigits.map(({ stride, length, step }) => ({
       shift: step * stride,
       count: length / step,
@@ -148,7 +148,7 @@ export function meshSize(mesh: Coordinate): number {
 
 /** How translations of ranks move shards, or sequences, whose numbers have some of the mesh's axes as digits. */
 export class GroupAction {
-  readonly #digits: readonly { readonly rank: number; readonly own: number; readonly length: number }[];
+  readonly #digits: readonly { readonly meshStride: number; readonly groupStride: number; readonly length: number }[];
 
   /** `axes`: those of the numbers, outermost first. */
   constructor({ digits }: Translations, mesh: Coordinate, axes: readonly string[]) {
@@ -158,8 +158,8 @@ export class GroupAction {
     this.#digits = digits
       .filter(({ axis, length, step }) => groupStrides.has(axis) && step < length)
       .map(({ axis, stride, length }) => ({
-        rank: stride,
-        own: (stride / meshStrides.get(axis)!) * groupStrides.get(axis)!,
+        meshStride: stride,
+        groupStride: (stride / meshStrides.get(axis)!) * groupStrides.get(axis)!,
         length,
       }));
   }
@@ -167,7 +167,7 @@ export class GroupAction {
   /** Where a translation takes a number. */
   apply(translation: number, index: number): number {
     let translated = index;
-    for (const { rank, own, length } of this.#digits) {
+    for (const { meshStride: rank, groupStride: own, length } of this.#digits) {
       const shift = Math.floor(translation / rank) % length;
       const value = Math.floor(index / own) % length;
       translated += (value + shift < length ? shift : shift - length) * own;
@@ -179,16 +179,19 @@ export class GroupAction {
 /** Events of ranks that are recorded or replayed only to be compared with the representatives of their classes. */
 const MAX_COMPARED_EVENTS = 600_000;
 /** Ranks that are compared: at least, and at most. */
-const [MIN_RANKS, MAX_RANKS] = [4, 16];
+const [MIN_COMPARED_RANKS, MAX_COMPARED_RANKS] = [4, 16];
 
 /** Ranks spread over a mesh of so many, as many as can be compared in some seconds if each has so many events. */
 export function sampledRanks(size: number, events: number): number[] {
-  return spreadRanks(size, Math.min(MAX_RANKS, Math.max(MIN_RANKS, Math.floor(MAX_COMPARED_EVENTS / events))));
+  return spreadRanks(
+    size,
+    Math.min(MAX_COMPARED_RANKS, Math.max(MIN_COMPARED_RANKS, Math.floor(MAX_COMPARED_EVENTS / events))),
+  );
 }
 
 /** So many ranks, or all, each as far from those before as can be: multiples of the golden ratio, modulo 1. */
 export function spreadRanks(size: number, count: number): number[] {
   if (count >= size) return Array.from({ length: size }, (_, rank) => rank);
-  const ratio = (Math.sqrt(5) - 1) / 2;
-  return [...new Set(Array.from({ length: count }, (_, i) => Math.floor((((i + 1) * ratio) % 1) * size)))];
+  const goldenRatio = (Math.sqrt(5) - 1) / 2;
+  return [...new Set(Array.from({ length: count }, (_, i) => Math.floor((((i + 1) * goldenRatio) % 1) * size)))];
 }

@@ -96,21 +96,21 @@ export async function calibrate(options: CalibrateOptions): Promise<Profile> {
   const measured: MeasuredRanks = { contexts, repetitions, concurrentRanks };
   const copies = fitBytes(await timeCopies(measured, [8 * KIB, 1024 * KIB, 8192 * KIB]));
   const speeds = await measureAttention(measured, { dtypes, headDims, launch: copies.latency });
-  const base = profiles["cpu-local"];
-  const link = first.size > 1 ? await measureLink(measured, perNode) : base.links["intra-node"];
+  const defaultProfile = profiles["cpu-local"];
+  const link = first.size > 1 ? await measureLink(measured, perNode) : defaultProfile.links["intra-node"];
   const lockstep = first.size > 1 ? await measureLockstep(measured, { perNode, link, dtype: dtypes[0]! }) : {};
   const profile: Profile = {
-    ...base,
+    ...defaultProfile,
     name,
     ranksPerNode: first.size,
-    kernels: { ...base.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
-    links: { ...base.links, "intra-node": link },
+    kernels: { ...defaultProfile.kernels, launch: copies.latency, bandwidth: copies.bandwidth, ...speeds },
+    links: { ...defaultProfile.links, "intra-node": link },
     ...(await timeHost(measured)),
     cores: { perNode, ...lockstep },
   };
   const shape = { dtype: dtypes[0]!, headDim: headDims[0]!, numHeads: CALIBRATION_HEADS };
-  const corrected = first.size > 1 ? await fitStepOverheads(measured, profile, shape) : profile;
-  return await broadcastProfile(contexts, corrected);
+  const correctedProfile = first.size > 1 ? await fitStepOverheads(measured, profile, shape) : profile;
+  return await broadcastProfile(contexts, correctedProfile);
 }
 
 interface KernelCases {
@@ -130,11 +130,11 @@ async function measureAttention(
     ),
   );
   // How much is lost to interleaved heads depends on how many there are; of four, rows are far enough apart.
-  const square = { numHeads: CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
+  const squareTile = { numHeads: CALIBRATION_HEADS, rows: 1024, keys: 1024, headDim: headDims[0]! };
   const samples = await timeTiles(measured, tiles);
   const interleaving = await timeInterleaving(
     measured,
-    kinds.map((kind) => ({ ...kind, ...square })),
+    kinds.map((kind) => ({ ...kind, ...squareTile })),
   );
   const speeds = { attend: {}, attendBackward: {} } as Record<
     "attend" | "attendBackward",
@@ -142,8 +142,8 @@ async function measureAttention(
   >;
   for (const [i, { dtype, kind }] of kinds.entries()) {
     const matchingSamples = samples.filter((_, j) => tiles[j]!.dtype === dtype && tiles[j]!.kind === kind);
-    const fitted = fitAttention(matchingSamples, kind === "attend" ? 4 : 10, launch);
-    speeds[kind][dtype] = { ...fitted, interleaved: Math.max(1, interleaving[i]!) };
+    const fittedSpeed = fitAttention(matchingSamples, kind === "attend" ? 4 : 10, launch);
+    speeds[kind][dtype] = { ...fittedSpeed, interleaved: Math.max(1, interleaving[i]!) };
   }
   return speeds;
 }
@@ -151,9 +151,9 @@ async function measureAttention(
 /** In an exchange a rank's thread sends and receives, in turns, and shares the cores with those of all others. */
 async function measureLink(measured: MeasuredRanks, perNode: number): Promise<Link> {
   const samples = await timeExchanges(measured, [64, 64 * KIB, 512 * KIB, 2048 * KIB]);
-  const share = Math.min(1, perNode / measured.contexts[0]!.size);
+  const coreShare = Math.min(1, perNode / measured.contexts[0]!.size);
   const { latency, bandwidth } = fitBytes(samples.map(({ bytes, seconds }) => ({ bytes: 2 * bytes, seconds })));
-  return { latency, bandwidth: bandwidth / share, sharedBy: 1, duplex: false };
+  return { latency, bandwidth: bandwidth / coreShare, sharedBy: 1, duplex: false };
 }
 
 interface LockstepCases {
@@ -172,19 +172,19 @@ async function measureLockstep(
     ...{ rows: length, keys: length },
   }));
   const samples = await timeLockstep(measured, tiles);
-  const perCore = measured.contexts[0]!.size / perNode;
-  const work = samples.map(({ kernel, bytes }) => {
-    const message = (2 * bytes) / link.bandwidth;
+  const ranksPerCore = measured.contexts[0]!.size / perNode;
+  const workSeconds = samples.map(({ kernel, bytes }) => {
+    const messageSeconds = (2 * bytes) / link.bandwidth;
     // With cores to spare a message moves beside the kernel.
-    return perCore < 1 ? Math.max(kernel, message) : perCore * (kernel + message);
+    return ranksPerCore < 1 ? Math.max(kernel, messageSeconds) : ranksPerCore * (kernel + messageSeconds);
   });
   const { factors } = leastSquares(
-    work.map((seconds) => [seconds, 1]),
-    samples.map(({ seconds }, i) => Math.max(0, seconds - work[i]!)),
+    workSeconds.map((seconds) => [seconds, 1]),
+    samples.map(({ seconds }, i) => Math.max(0, seconds - workSeconds[i]!)),
     samples.map(({ seconds }) => seconds),
   );
-  const [share, wait] = factors as [number, number];
-  return { efficiency: 1 / (1 + share), wait };
+  const [lossShare, waitSeconds] = factors as [number, number];
+  return { efficiency: 1 / (1 + lossShare), wait: waitSeconds };
 }
 
 /** What rank 0 found, on every rank: ranks that share a machine may well differ in the last digits. */
@@ -198,8 +198,8 @@ async function broadcastText(ctx: Context, text: string): Promise<string> {
   using length = fromArray(ctx, [text.length], [1]);
   ctx.world.broadcast(length, 0).wait();
   const [count] = await length.read();
-  const codes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
-  using characters = fromArray(ctx, codes, [count!]);
+  const characterCodes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
+  using characters = fromArray(ctx, characterCodes, [count!]);
   ctx.world.broadcast(characters, 0).wait();
   return String.fromCharCode(...(await characters.read()));
 }

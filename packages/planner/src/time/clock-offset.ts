@@ -50,10 +50,10 @@ export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): P
   let ownOffset: ClockOffset = { offset: 0, error: 0 };
   for (const [firstRank, host] of hosts.entries()) {
     if (hosts.indexOf(host) < firstRank || host === hosts[0]) continue;
-    let measured = ownOffset;
+    let measuredOffset = ownOffset;
     if (ctx.rank === 0) await replyToRounds(ctx, firstRank, { rounds, now });
-    if (ctx.rank === firstRank) measured = await measureOffset(ctx, { rounds, now });
-    const { offset, error } = await broadcastOffset(ctx, measured, firstRank);
+    if (ctx.rank === firstRank) measuredOffset = await measureOffset(ctx, { rounds, now });
+    const { offset, error } = await broadcastOffset(ctx, measuredOffset, firstRank);
     if (hosts[ctx.rank] === host) ownOffset = { offset, error };
   }
   return ownOffset;
@@ -67,7 +67,7 @@ interface ClockRounds {
 }
 
 async function measureOffset(ctx: Context, { rounds, now }: ClockRounds): Promise<ClockOffset> {
-  let best: ClockOffset = { offset: 0, error: Number.POSITIVE_INFINITY };
+  let bestOffset: ClockOffset = { offset: 0, error: Number.POSITIVE_INFINITY };
   using request = fromArray(ctx, [0], [1]);
   using reply = fromArray(ctx, [0, 0, 0], [3]);
   for (let round = 0; round < rounds; round++) {
@@ -76,9 +76,9 @@ async function measureOffset(ctx: Context, { rounds, now }: ClockRounds): Promis
     ctx.world.sendRecv([{ tensor: reply, from: 0 }]).wait();
     const remoteTime = await readNumber(reply);
     const error = (now() - sentTime) / 2;
-    if (error < best.error) best = { offset: remoteTime - (sentTime + error), error };
+    if (error < bestOffset.error) bestOffset = { offset: remoteTime - (sentTime + error), error };
   }
-  return best;
+  return bestOffset;
 }
 
 async function replyToRounds(ctx: Context, to: number, { rounds, now }: ClockRounds): Promise<void> {

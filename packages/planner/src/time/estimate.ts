@@ -39,10 +39,10 @@ export function estimate(options: RecordOptions, profile: Profile, ranks?: reado
   if (ranks !== undefined) checkArgument("estimate: ranks", ranks, rankListOption);
   const size = meshSize(mesh);
   const record = recordRanks("estimate", options, ranks ?? [...new Set([0, size >> 1, size - 1])]);
-  const times = new KernelTimes(parsedProfile, record.interned);
-  const context = { profile: parsedProfile, times, record, rates: sharedRates(parsedProfile, size) };
+  const kernelTimes = new KernelTimes(parsedProfile, record.interned);
+  const context = { profile: parsedProfile, times: kernelTimes, record, rates: sharedRates(parsedProfile, size) };
   const allRankTimes = record.ranks.map((recordedRank) => rankTimes(recordedRank, context));
-  const maxOverRanks = (of: (pace: RankTimes) => number): number => Math.max(...allRankTimes.map(of));
+  const maxOverRanks = (of: (timesOfRank: RankTimes) => number): number => Math.max(...allRankTimes.map(of));
   return {
     seconds: maxOverRanks(({ seconds }) => seconds),
     forwardSeconds: maxOverRanks(({ forward }) => forward),
@@ -75,39 +75,40 @@ interface EstimateContext {
 function rankTimes({ tape }: RecordedRank, context: EstimateContext): RankTimes {
   const { profile, times, rates } = context;
   const { strings } = context.record.interned;
-  const pace = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
-  const ends = new Map<number, number>();
+  const totals = { seconds: 0, forward: 0, compute: 0, exposed: 0, events: 0 };
+  const collectiveEnds = new Map<number, number>();
   const streamFreeTimes = new Map<number, number>();
-  let [enqueued, busy] = [0, 0];
+  let [enqueuedTime, lastTransferEnd] = [0, 0];
   const event = tape.read();
   while (event.next()) {
-    pace.events++;
+    totals.events++;
     if (event.op === "empty" || event.op === "free") continue;
     if (event.op === "mark") {
-      if (strings[event.arg(0)] === "backward") pace.forward = pace.seconds;
+      if (strings[event.arg(0)] === "backward") totals.forward = totals.seconds;
       continue;
     }
-    enqueued += profile.enqueue;
-    pace.seconds = Math.max(pace.seconds, enqueued);
+    enqueuedTime += profile.enqueue;
+    totals.seconds = Math.max(totals.seconds, enqueuedTime);
     if (event.op === "wait") {
-      const waitSeconds = Math.max(0, ends.get(event.arg(0))! - pace.seconds);
-      pace.exposed += waitSeconds;
-      pace.seconds += waitSeconds;
+      const waitSeconds = Math.max(0, collectiveEnds.get(event.arg(0))! - totals.seconds);
+      totals.exposed += waitSeconds;
+      totals.seconds += waitSeconds;
     } else if (isCollective(event.op)) {
       const channel = profile.channels === "group" ? event.arg(1) : -1;
-      const end = Math.max(streamFreeTimes.get(channel) ?? 0, pace.seconds) + transferSeconds(event, tape, context);
+      const end = Math.max(streamFreeTimes.get(channel) ?? 0, totals.seconds) + transferSeconds(event, tape, context);
       streamFreeTimes.set(channel, end);
-      ends.set(event.arg(0), end);
-      busy = Math.max(busy, end);
+      collectiveEnds.set(event.arg(0), end);
+      lastTransferEnd = Math.max(lastTransferEnd, end);
     } else {
       const work = times.seconds(event, tape);
-      const overlappedSeconds = Math.min(work / rates.overlappedRate, Math.max(0, busy - pace.seconds));
-      const elapsed = overlappedSeconds + (work - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
-      pace.compute += elapsed;
-      pace.seconds += elapsed;
+      const overlappedSeconds = Math.min(work / rates.overlappedRate, Math.max(0, lastTransferEnd - totals.seconds));
+      const elapsedSeconds =
+        overlappedSeconds + (work - overlappedSeconds * rates.overlappedRate) / rates.exclusiveRate;
+      totals.compute += elapsedSeconds;
+      totals.seconds += elapsedSeconds;
     }
   }
-  return pace;
+  return totals;
 }
 
 /** How fast kernels go, alone and beside a transfer, and transfers, if every rank of the node does the same. */
@@ -148,8 +149,12 @@ function linkBytes(
   { rank, viewBytes }: RankRecord,
   { profile, record }: Pick<EstimateContext, "profile" | "record">,
 ): LinkBytes {
-  const createBytes = () => ({ sent: 0, received: 0, messages: 0 });
-  const bytes: LinkBytes = { self: createBytes(), "intra-node": createBytes(), "inter-node": createBytes() };
+  const createLinkTotals = () => ({ sent: 0, received: 0, messages: 0 });
+  const bytes: LinkBytes = {
+    self: createLinkTotals(),
+    "intra-node": createLinkTotals(),
+    "inter-node": createLinkTotals(),
+  };
   const size = (view: number): number => (view < 0 ? 0 : viewBytes[view]!);
   if (isBatch(event.op)) {
     for (let i = 3; i < event.count; i += 3) {

@@ -19,29 +19,33 @@ export interface TransferTiming {
  * The speed that explains the samples best: relative squares are least. `operations` is 4 forward and 10 backward. With one
  * size of heads only, halfDim is 0. Of samples so noisy that more pairs take no longer, the fastest counts.
  */
-export function fitAttention(samples: readonly AttentionTiming[], operations: number, launch: number): AttentionSpeed {
+export function fitAttention(
+  samples: readonly AttentionTiming[],
+  operations: number,
+  launchSeconds: number,
+): AttentionSpeed {
   const sizes = new Set(samples.map(({ headDim }) => headDim));
-  const fitted = (halfDim: number): LinearFit => {
+  const fitWithHalfDim = (halfDim: number): LinearFit => {
     const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
       const flopsPerPair = operations * (headDim + halfDim) * numHeads;
       return [flopsPerPair * r * keys, flopsPerPair * r, flopsPerPair * keys];
     });
     return leastSquares(
       rows,
-      samples.map(({ seconds }) => seconds - launch),
+      samples.map(({ seconds }) => seconds - launchSeconds),
       samples.map(({ seconds }) => seconds),
     );
   };
-  const halfDim = sizes.size > 1 ? minimize((x) => fitted(x).error, [0, 4 * Math.max(...sizes)]) : 0;
-  const [perPair, perRow, perKey] = fitted(halfDim).factors as [number, number, number];
-  if (perPair === 0) {
-    const rates = samples.map(
+  const halfDim = sizes.size > 1 ? minimize((x) => fitWithHalfDim(x).error, [0, 4 * Math.max(...sizes)]) : 0;
+  const [pairFactor, rowFactor, keyFactor] = fitWithHalfDim(halfDim).factors as [number, number, number];
+  if (pairFactor === 0) {
+    const flopsPerSecond = samples.map(
       ({ numHeads, rows, keys, headDim, seconds }) =>
         (operations * (headDim + halfDim) * numHeads * rows * keys) / seconds,
     );
-    return { flops: Math.max(...rates), halfKeys: 0, halfRows: 0, halfDim };
+    return { flops: Math.max(...flopsPerSecond), halfKeys: 0, halfRows: 0, halfDim };
   }
-  return { flops: 1 / perPair, halfKeys: perRow / perPair, halfRows: perKey / perPair, halfDim };
+  return { flops: 1 / pairFactor, halfKeys: rowFactor / pairFactor, halfRows: keyFactor / pairFactor, halfDim };
 }
 
 /** Latency in seconds and bandwidth in bytes per second; of samples so noisy that more takes no longer, the fastest's. */
@@ -50,8 +54,8 @@ export function fitBytes(samples: readonly TransferTiming[]): { readonly latency
     samples.map(({ bytes }) => [bytes, 1]),
     samples.map(({ seconds }) => seconds),
   );
-  const [perByte, latency] = factors as [number, number];
-  if (perByte > 0) return { latency, bandwidth: 1 / perByte };
+  const [secondsPerByte, latency] = factors as [number, number];
+  if (secondsPerByte > 0) return { latency, bandwidth: 1 / secondsPerByte };
   return { latency: 0, bandwidth: Math.max(...samples.map(({ bytes, seconds }) => bytes / seconds)) };
 }
 
@@ -68,10 +72,10 @@ interface LinearFit {
 export function leastSquares(
   rows: readonly (readonly number[])[],
   values: readonly number[],
-  measures: readonly number[] = values,
+  scales: readonly number[] = values,
 ): LinearFit {
-  const weightedRows = rows.map((row, i) => row.map((x) => x / measures[i]!));
-  const targets = values.map((value, i) => value / measures[i]!);
+  const weightedRows = rows.map((row, i) => row.map((x) => x / scales[i]!));
+  const targets = values.map((value, i) => value / scales[i]!);
   let usedColumns = weightedRows[0]!.map((_, column) => column);
   for (;;) {
     const columns = weightedRows.map((row) => usedColumns.map((column) => row[column]!));
@@ -99,8 +103,8 @@ function solveLeastSquares(a: readonly (readonly number[])[], b: readonly number
     scaledRows.reduce((sum, row, k) => sum + row[i]! * b[k]!, 0),
   ]);
   for (let i = 0; i < n; i++) {
-    const pivot = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));
-    [system[i], system[pivot]] = [system[pivot]!, system[i]!];
+    const pivotIndex = system.findIndex((row, j) => j >= i && Math.abs(row[i]!) === pivotRow(system, i));
+    [system[i], system[pivotIndex]] = [system[pivotIndex]!, system[i]!];
     const pivotValues = system[i]!;
     for (const [j, row] of system.entries()) {
       if (j === i || pivotValues[i] === 0) continue;
@@ -121,10 +125,10 @@ function dot(a: readonly number[], b: readonly number[]): number {
 
 /** Where a function of one valley is least: golden section. */
 function minimize(f: (x: number) => number, [low, high]: readonly [number, number]): number {
-  const ratio = (Math.sqrt(5) - 1) / 2;
+  const goldenRatio = (Math.sqrt(5) - 1) / 2;
   let [a, b] = [low, high];
   while (b - a > 1e-4 * high) {
-    const [c, d] = [b - ratio * (b - a), a + ratio * (b - a)];
+    const [c, d] = [b - goldenRatio * (b - a), a + goldenRatio * (b - a)];
     if (f(c) < f(d)) b = d;
     else a = c;
   }

@@ -55,12 +55,12 @@ function missingSpeed(kernels: KernelSpeeds, kind: "attend" | "attendBackward", 
 export class KernelTimes {
   readonly #profile: Profile;
   readonly #interned: InternPool;
-  readonly #pairs: PairCounts;
+  readonly #pairCounts: PairCounts;
 
   constructor(profile: Profile, interned: InternPool) {
     this.#profile = profile;
     this.#interned = interned;
-    this.#pairs = new PairCounts(interned);
+    this.#pairCounts = new PairCounts(interned);
   }
 
   seconds(event: TapeReader, { views, viewBytes }: RankRecord): number {
@@ -94,7 +94,7 @@ export class KernelTimes {
     const valueSize = v.layout.box.sizes[3]!;
     // Of the products two have the size of keys and values in turn; backward three that of keys, and two that of values.
     const headDim = kind === "attend" ? (size + valueSize) / 2 : (3 * size + 2 * valueSize) / 5;
-    const pairs = this.#pairs.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
+    const pairs = this.#pairCounts.count(event.arg(first), event.arg(first + 1), event.arg(first + 2));
     const { sizes, strides } = k.layout.box;
     const interleaved = strides[2]! > size;
     const work = { dtype: q.dtype, headDim, pairs, rows, keys: sizes[2]!, numHeads: batch * numHeads, interleaved };

@@ -58,7 +58,7 @@ export class LocalSteps implements Disposable {
   }
 
   /** Takes a step without exchanges. Milliseconds in which the host enqueues it, and for which it lasts longer than its operations. */
-  async runAlone(): Promise<{ readonly enqueue: number; readonly outside: number }> {
+  async runAlone(): Promise<{ readonly enqueueMs: number; readonly outsideMs: number }> {
     const ctx = this.#ctx;
     ctx.startTrace();
     const begin = performance.now();
@@ -66,9 +66,9 @@ export class LocalSteps implements Disposable {
     const enqueue = performance.now() - begin;
     await ctx.device.stream.synchronize();
     this.#release(outputs);
-    const seconds = performance.now() - begin;
+    const elapsedMs = performance.now() - begin;
     const { start, end } = eventSpan(await ctx.stopTrace());
-    return { enqueue, outside: seconds - (end - start) / 1e6 };
+    return { enqueueMs: enqueue, outsideMs: elapsedMs - (end - start) / 1e6 };
   }
 
   /** From the first operation of several steps to the last; a rank waits for its left neighbour at each attention. */

@@ -130,14 +130,14 @@ export class MachineSimulator {
     if (receivePort !== work.sendPort || link !== "self") work.receivePort = receivePort;
     work.isInLatency = true;
     work.endTime = this.now + this.#profile.links[link].latency;
-    this.#queue.set(work);
+    this.#queue.insertOrMove(work);
   }
 
   /** Lets time pass; the owner gets it back like anything that ends. */
-  timer(rank: number, endTime: number, owner: unknown): void {
+  startTimer(rank: number, endTime: number, owner: unknown): void {
     const work = new Activity("timer", rank, rank, owner);
     work.endTime = endTime;
-    this.#queue.set(work);
+    this.#queue.insertOrMove(work);
   }
 
   /** Goes on to when the next kernel, message or timer ends; undefined when nothing is under way. */
@@ -299,15 +299,17 @@ export class MachineSimulator {
   /** A rate of 0 means never, as things stand. */
   #schedule(work: Activity): void {
     work.endTime = work.remaining === 0 ? work.updateTime : work.updateTime + work.remaining / work.rate;
-    this.#queue.set(work);
+    this.#queue.insertOrMove(work);
   }
 
   #rateOf({ kind, rank, peer, sendPort, receivePort }: Activity): number {
     const { cores, communicationTax } = this.#profile;
     if (kind === "flow") {
-      const factor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
+      const rateFactor = cores ? Math.min(this.#nodeOf(rank).messageRate, this.#nodeOf(peer).messageRate) : 1;
       const linkShare = sendPort!.bandwidth / sendPort!.flows.length;
-      return factor * (receivePort ? Math.min(linkShare, receivePort.bandwidth / receivePort.flows.length) : linkShare);
+      return (
+        rateFactor * (receivePort ? Math.min(linkShare, receivePort.bandwidth / receivePort.flows.length) : linkShare)
+      );
     }
     const factor = cores ? this.#nodeOf(rank).kernelRate : 1;
     return kind === "compute" && this.#activeTransfers[rank]! > 0 ? factor * (1 - communicationTax) : factor;

@@ -34,8 +34,8 @@ export async function timeHost(measured: MeasuredRanks): Promise<HostTiming> {
       const exchangeEnqueueNs = contexts.map((ctx, i) => enqueueExchanges(ctx, exchanges, transferBuffers[i]!));
       await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
       if (!stepTimes) continue;
-      const enqueue = (stepTimes.enqueue + exchangeEnqueueNs[0]!) / 1e3 / (operations + 2 * exchanges);
-      samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.outside) / 1e3 });
+      const enqueue = (stepTimes.enqueueMs + exchangeEnqueueNs[0]!) / 1e3 / (operations + 2 * exchanges);
+      samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.outsideMs) / 1e3 });
     }
   } finally {
     for (const buffer of transferBuffers.flat()) buffer.dispose();

@@ -55,12 +55,12 @@ export async function fitStepOverheads(
     excessSeconds.map((seconds) => Math.max(0, seconds)),
     timings.map((each) => median(each.map(({ step }) => step))),
   );
-  const [share, perStep, perOperation] = factors as [number, number, number];
+  const [excessShare, secondsPerStep, secondsPerOperation] = factors as [number, number, number];
   return {
     ...profile,
-    enqueue: profile.enqueue + perOperation,
-    stepOverhead: (profile.stepOverhead ?? 0) + perStep,
-    cores: { ...profile.cores!, efficiency: 1 / (1 / efficiency + share) },
+    enqueue: profile.enqueue + secondsPerOperation,
+    stepOverhead: (profile.stepOverhead ?? 0) + secondsPerStep,
+    cores: { ...profile.cores!, efficiency: 1 / (1 / efficiency + excessShare) },
   };
 }
 

@@ -34,14 +34,14 @@ export async function traceChain(
 ): Promise<ReadonlyMap<Context, TimeSpan>> {
   for (const { world } of contexts) world.barrier().wait();
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const runners = contexts.filter(({ rank }) => rank < ranks);
-  for (const ctx of runners) {
+  const chainContexts = contexts.filter(({ rank }) => rank < ranks);
+  for (const ctx of chainContexts) {
     ctx.startTrace();
     chain(ctx);
   }
   await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
   const spans = new Map<Context, TimeSpan>();
-  for (const ctx of runners) {
+  for (const ctx of chainContexts) {
     const events = (await ctx.stopTrace()).filter((event) => lane === undefined || event.lane === lane);
     spans.set(ctx, eventSpan(events));
   }
@@ -92,9 +92,9 @@ export async function hostUnion(contexts: readonly Context[], spans: ReadonlyMap
 }
 
 async function maxOverRanks(ctx: Context, value: number): Promise<number> {
-  using reduced = fromArray(ctx, [value], [1]);
-  ctx.world.allReduce(reduced, "max").wait();
-  const [maximum] = await reduced.read();
+  using maxTensor = fromArray(ctx, [value], [1]);
+  ctx.world.allReduce(maxTensor, "max").wait();
+  const [maximum] = await maxTensor.read();
   return maximum!;
 }
 
@@ -122,14 +122,14 @@ async function broadcastNumber(ctx: Context, value: number): Promise<number> {
  * best would be of moments that no step as a whole meets.
  */
 async function medianTimes(measured: MeasuredRanks, timings: readonly (() => Promise<number>)[]): Promise<number[]> {
-  const times = timings.map((): number[] => []);
+  const secondsByTiming = timings.map((): number[] => []);
   for (let round = 0; round <= measured.repetitions; round++) {
     for (const [i, timing] of timings.entries()) {
       const seconds = await timing();
-      if (round > 0) times[i]!.push(seconds);
+      if (round > 0) secondsByTiming[i]!.push(seconds);
     }
   }
-  return times.map(median);
+  return secondsByTiming.map(median);
 }
 
 /** Two timings of which one is given as a multiple of the other. */
@@ -273,7 +273,7 @@ export class TileOperands implements Disposable {
   /** Inputs are random, as at work: there are machines on which zeros take less time. */
   #createOperands(tile: TileShape): void {
     const { numHeads, rows, keys, headDim, dtype, interleaved = false } = tile;
-    const random = (length: number) => (): Tensor => {
+    const createRandom = (length: number) => (): Tensor => {
       if (!interleaved) return randn(this.#ctx, [1, numHeads, length, headDim], { dtype });
       using packed = randn(this.#ctx, [length, 1, numHeads, headDim], { dtype });
       return packed.view({ shape: [1, numHeads, length, headDim], strides: [1, headDim, numHeads * headDim, 1] });
@@ -281,12 +281,12 @@ export class TileOperands implements Disposable {
     const addTensor = (name: string, create: () => Tensor): void => {
       if (!this.#tensors.has(tensorKey(tile, name))) this.#tensors.set(tensorKey(tile, name), create());
     };
-    const zeros = (shape: readonly number[]) => () => full(this.#ctx, shape, 0);
-    for (const name of ["q", "dOut"]) addTensor(name, random(rows));
-    for (const name of ["k", "v"]) addTensor(name, random(keys));
-    addTensor("out", zeros([1, numHeads, rows, headDim]));
-    for (const name of ["lse", "delta"]) addTensor(name, zeros([1, numHeads, rows]));
-    for (const name of ["dk", "dv"]) addTensor(name, zeros([1, numHeads, keys, headDim]));
+    const createZeros = (shape: readonly number[]) => () => full(this.#ctx, shape, 0);
+    for (const name of ["q", "dOut"]) addTensor(name, createRandom(rows));
+    for (const name of ["k", "v"]) addTensor(name, createRandom(keys));
+    addTensor("out", createZeros([1, numHeads, rows, headDim]));
+    for (const name of ["lse", "delta"]) addTensor(name, createZeros([1, numHeads, rows]));
+    for (const name of ["dk", "dv"]) addTensor(name, createZeros([1, numHeads, keys, headDim]));
   }
 
   [Symbol.dispose](): void {
@@ -413,11 +413,11 @@ export async function timeLockstep(
     }),
   );
   try {
-    const relative = await relativeTimes(measured, pairs);
+    const pairTimes = await relativeTimes(measured, pairs);
     return tiles.map((tile, i) => ({
-      kernel: relative[i]!.reference,
+      kernel: pairTimes[i]!.reference,
       bytes: 4 * countElements(tile),
-      seconds: (relative[i]!.reference * relative[i]!.ratio) / callCounts[i]!,
+      seconds: (pairTimes[i]!.reference * pairTimes[i]!.ratio) / callCounts[i]!,
     }));
   } finally {
     for (const disposable of [...operands, ...out.flat(), ...receiveBuffers.flat()]) disposable[Symbol.dispose]();

@@ -46,7 +46,7 @@ const LAUNCH_SECONDS = 1e-6;
 const ENQUEUE_SECONDS = 10e-6;
 
 /** 20 of 132 multiprocessors carry NVLink and InfiniBand at full speed (DeepSeek-V3, 2024, arXiv 2412.19437, 3.2.2). */
-const COMMUNICATION_SHARE = 20 / 132;
+const COMMUNICATION_SM_SHARE = 20 / 132;
 
 const h100: Profile = {
   name: "h100-ib400",
@@ -69,7 +69,7 @@ const h100: Profile = {
     waves: { units: 132, rows: 128 },
   },
   enqueue: ENQUEUE_SECONDS,
-  communicationTax: COMMUNICATION_SHARE,
+  communicationTax: COMMUNICATION_SM_SHARE,
   collectives: "ring",
   channels: "rank",
 };

@@ -71,7 +71,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   const parsedProfile = parseProfile(profile);
   checkNodes(record, parsedProfile);
   const machine = new MachineSimulator(parsedProfile, record.ranks.length);
-  const times = new KernelTimes(parsedProfile, record.interned);
+  const kernelTimes = new KernelTimes(parsedProfile, record.interned);
   const streams = new SimulatedStreams(record, parsedProfile, machine, (batch) =>
     computeStreams[batch.index]!.collectiveDone(batch),
   );
@@ -80,7 +80,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
     return new ComputeStream(record, recordedRank, {
       index,
       machine,
-      times,
+      times: kernelTimes,
       streams,
       host: parsedProfile,
       wait: parsedProfile.cores?.wait ?? 0,
@@ -98,7 +98,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   }
   const waitingStreams = computeStreams.find(({ hasEnded }) => !hasEnded);
   if (waitingStreams) {
-    const heads = [...streams.pending()]
+    const heads = [...streams.activeCollectives()]
       .slice(0, 3)
       .map(({ rank, label, work }) => `rank ${rank} waits in ${label} #${work}`);
     throw simulationError(
@@ -156,7 +156,7 @@ class ComputeStream {
   readonly #finishedWorks = new Set<number>();
   readonly #events: TimelineEvent[] = [];
   readonly #memory: MemorySample[] = [];
-  #allocated = 0;
+  #allocatedBytes = 0;
   /** The collective that it waits for, since when. */
   #awaitedWork: number | undefined;
   #waitStart = 0;
@@ -164,9 +164,9 @@ class ComputeStream {
   /** Operations that it came to, and whether the last of them is still to be run. */
   #operations = 0;
   #isPending = false;
-  #forward = 0;
-  #end = 0;
-  #busySeconds = 0;
+  #forwardEnd = 0;
+  #endTime = 0;
+  #computeSeconds = 0;
   #exposedSeconds = 0;
   #hasEnded = false;
 
@@ -203,7 +203,7 @@ class ComputeStream {
   /** The kernel that ran is done. */
   kernelDone(): void {
     const { now } = this.#state.machine;
-    this.#busySeconds += now - this.#waitStart;
+    this.#computeSeconds += now - this.#waitStart;
     if (this.#state.keepEvents && now > this.#waitStart) {
       this.#events.push({ lane: "compute", name: this.#kernelName(), start: this.#waitStart, end: now });
     }
@@ -236,9 +236,9 @@ class ComputeStream {
       at: this.#recordedRank.at,
       events: this.#events.toSorted((a, b) => a.start - b.start),
       ...(this.#state.keepEvents && { memory: this.#memory }),
-      forwardSeconds: this.#forward,
-      seconds: this.#end,
-      computeSeconds: this.#busySeconds,
+      forwardSeconds: this.#forwardEnd,
+      seconds: this.#endTime,
+      computeSeconds: this.#computeSeconds,
       exposedCommunicationSeconds: this.#exposedSeconds,
     };
   }
@@ -247,7 +247,7 @@ class ComputeStream {
   #step(): boolean {
     const event = this.#reader;
     if (!event.next()) return false;
-    if (event.op === "empty" || event.op === "free") this.#allocate(event.op === "empty" ? 1 : -1, event.arg(0));
+    if (event.op === "empty" || event.op === "free") this.#adjustAllocated(event.op === "empty" ? 1 : -1, event.arg(0));
     if (event.op !== "mark" && !isEnqueuedOp(event.op)) return true;
     if (event.op === "mark") {
       this.#beginPhase(this.#record.interned.strings[event.arg(0)]!);
@@ -259,23 +259,23 @@ class ComputeStream {
   }
 
   /** Memory changes hands in the order of the stream. Of several changes at one moment the most and the last are kept. */
-  #allocate(sign: 1 | -1, storage: number): void {
+  #adjustAllocated(sign: 1 | -1, storage: number): void {
     if (!this.#state.keepEvents) return;
-    this.#allocated += sign * this.#recordedRank.tape.storageBytes[storage]!;
+    this.#allocatedBytes += sign * this.#recordedRank.tape.storageBytes[storage]!;
     const { now: time } = this.#state.machine;
-    const [secondLast, last] = [this.#memory.at(-2), this.#memory.at(-1)];
-    if (secondLast?.time === time) {
-      if (last!.bytes > secondLast.bytes) this.#memory[this.#memory.length - 2] = last!;
+    const [secondLastSample, lastSample] = [this.#memory.at(-2), this.#memory.at(-1)];
+    if (secondLastSample?.time === time) {
+      if (lastSample!.bytes > secondLastSample.bytes) this.#memory[this.#memory.length - 2] = lastSample!;
       this.#memory.pop();
     }
-    this.#memory.push({ time, bytes: this.#allocated });
+    this.#memory.push({ time, bytes: this.#allocatedBytes });
   }
 
   #beginPhase(phase: string): void {
     const { now } = this.#state.machine;
-    if (phase === "backward") this.#forward = now;
+    if (phase === "backward") this.#forwardEnd = now;
     if (phase !== "end") return;
-    this.#end = now;
+    this.#endTime = now;
     this.#hasEnded = true;
   }
 
@@ -299,7 +299,7 @@ class ComputeStream {
   /** The collective that it waits for is done: it stands still for a little longer. */
   #endWait(): void {
     const { machine, index, wait } = this.#state;
-    if (wait > 0) machine.timer(index, machine.now + wait, this);
+    if (wait > 0) machine.startTimer(index, machine.now + wait, this);
     else this.waitDone();
   }
 

@@ -18,12 +18,12 @@ export class PostedCollective {
   /** When it had its turn. */
   start = 0;
   /** Messages, and stretches of them under way, that are not through. */
-  numPending = 0;
+  numPendingTransfers = 0;
   bytesSent = 0;
   bytesReceived = 0;
   readonly #code: Int32Array;
-  readonly #first: number;
-  readonly #count: number;
+  readonly #firstArgument: number;
+  readonly #argumentCount: number;
 
   // oxlint-disable-next-line max-params -- whose it is, where it stands, and the words of its label
   constructor(rank: number, index: number, event: TapeReader, labels: readonly string[]) {
@@ -34,17 +34,17 @@ export class PostedCollective {
     this.group = event.arg(1);
     this.label = labels[event.arg(2)]!;
     this.#code = event.code;
-    this.#first = event.firstArgument + 3;
-    this.#count = event.count - 3;
+    this.#firstArgument = event.firstArgument + 3;
+    this.#argumentCount = event.count - 3;
   }
 
   /** How many arguments follow the label, and each of them: see `ops`. */
   get count(): number {
-    return this.#count;
+    return this.#argumentCount;
   }
 
   arg(i: number): number {
-    return this.#code[this.#first + i]!;
+    return this.#code[this.#firstArgument + i]!;
   }
 }
 
@@ -132,7 +132,7 @@ export class SimulatedStreams {
   }
 
   /** Collectives that have their turn and are not done. */
-  *pending(): Generator<PostedCollective, void, undefined> {
+  *activeCollectives(): Generator<PostedCollective, void, undefined> {
     for (const [head] of this.#queues.values()) if (head) yield head;
   }
 
@@ -147,8 +147,8 @@ export class SimulatedStreams {
     batch.start = this.#machine.now;
     if (!isBatch(batch.op)) return this.#joinCollective(batch);
     const { rank, index, group, count } = batch;
-    batch.numPending = count / 3;
-    if (batch.numPending === 0) return this.#finish(batch);
+    batch.numPendingTransfers = count / 3;
+    if (batch.numPendingTransfers === 0) return this.#finish(batch);
     const { family } = this.#record.groups[group]!;
     const { viewBytes } = this.#record.ranks[index]!.tape;
     const channels: Channel[] = [];
@@ -198,13 +198,13 @@ export class SimulatedStreams {
     const group = this.#record.groups[batch.group]!;
     if (postedMembers.length < this.#quotient.classesOf(batch.group).length) return;
     this.#pendingCollectives.delete(name);
-    const mismatched = postedMembers.find(({ op }) => op !== batch.op);
-    if (mismatched) {
+    const mismatchedMember = postedMembers.find(({ op }) => op !== batch.op);
+    if (mismatchedMember) {
       throw simulationError(
-        `rank ${mismatched.rank}, ${mismatched.label} #${mismatched.work} is ${mismatched.op}, rank ${batch.rank} posted ${batch.op}`,
+        `rank ${mismatchedMember.rank}, ${mismatchedMember.label} #${mismatchedMember.work} is ${mismatchedMember.op}, rank ${batch.rank} posted ${batch.op}`,
       );
     }
-    const byIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
+    const memberByIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
     const runningCollective: RunningCollective = { members: postedMembers, transfers: 1 };
     let steps = 0;
     for (const member of postedMembers) {
@@ -219,14 +219,14 @@ export class SimulatedStreams {
       for (const { to, bytes } of traffic.transfers) {
         const index = this.#quotient.index(to);
         member.bytesSent += bytes;
-        byIndex.get(index)!.bytesReceived += bytes;
+        memberByIndex.get(index)!.bytesReceived += bytes;
         runningCollective.transfers++;
         const link = linkClass(this.#profile, member.rank, to);
         this.#machine.send({ from: member.index, to: index, link, bytes, owner: runningCollective });
       }
     }
     // Loads have one latency; a ring has as many as steps.
-    this.#machine.timer(
+    this.#machine.startTimer(
       batch.index,
       this.#machine.now + steps * maxLatency(this.#profile, group.ranks),
       runningCollective,
@@ -248,8 +248,8 @@ export class SimulatedStreams {
   }
 
   #countDown(batch: PostedCollective, count: number): void {
-    batch.numPending -= count;
-    if (batch.numPending === 0) this.#finish(batch);
+    batch.numPendingTransfers -= count;
+    if (batch.numPendingTransfers === 0) this.#finish(batch);
   }
 
   /** The next of the rank has its turn. */

@@ -23,7 +23,7 @@ export class TaskQueue<T extends Task> {
   }
 
   /** Puts a task in, or moves it to where its time belongs. */
-  set(task: T): void {
+  insertOrMove(task: T): void {
     if (task.queueIndex < 0) {
       task.queueIndex = this.#heap.push(task) - 1;
       this.#ends.push(task.endTime);

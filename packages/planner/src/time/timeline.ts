@@ -55,12 +55,12 @@ export function timelineOf(traces: readonly RankTrace[]): Timeline {
         .toSorted((a, b) => a.start - b.start),
     }));
   // Two ranks err each on its own; those of one host together.
-  const errors = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
-  const [maxError = 0, secondError = 0] = [...errors].toSorted((a, b) => b - a);
+  const errorOfOffset = new Map(alignedTraces.map(({ offset, error }) => [offset, error])).values();
+  const [maxError = 0, secondMaxError = 0] = [...errorOfOffset].toSorted((a, b) => b - a);
   return {
     seconds: allEvents.reduce((max, { end }) => Math.max(max, seconds(end)), 0),
     ranks,
-    ...(maxError > 0 && { clockError: (maxError + secondError) / 1e9 }),
+    ...(maxError > 0 && { clockError: (maxError + secondMaxError) / 1e9 }),
   };
 }
 
@@ -109,6 +109,6 @@ function isTraceEvent(event: unknown): boolean {
 export function checkTimeline(where: string, timeline: unknown): void {
   const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
   const isRank = (rank: unknown): boolean => Array.isArray((rank as { events?: unknown } | null)?.events);
-  const fits = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
-  expectValue(where, fits, "a timeline { seconds, ranks }", timeline);
+  const isTimeline = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  expectValue(where, isTimeline, "a timeline { seconds, ranks }", timeline);
 }

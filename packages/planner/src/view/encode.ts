@@ -1,22 +1,22 @@
-import { busySeconds } from "../draw/intervals.ts";
+import { computeAndWaitSeconds } from "../draw/intervals.ts";
 import type { MemorySample, RankTimeline, Timeline, TimelineEvent } from "../time/timeline.ts";
 import type { EventColumns, EventKind, MemoryColumns, RunData } from "./data.ts";
 
 /** A timeline as a page holds it; of more than `maxEvents` events runs are merged, so that no rank loses the time it was busy. */
 export function encodeRun(name: string, timeline: Timeline, maxEvents: number): RunData {
   const { seconds, ranks, clockError } = timeline;
-  const total = ranks.reduce((sum, { events }) => sum + events.length, 0);
+  const numEvents = ranks.reduce((sum, { events }) => sum + events.length, 0);
   const maxRankEvents = Math.max(2, Math.floor(maxEvents / Math.max(1, ranks.length)));
   return {
     name,
     seconds,
-    events: total,
+    events: numEvents,
     ...(clockError !== undefined && { clockError }),
     ranks: ranks.map((rank) => ({
       rank: rank.rank,
       at: rank.at,
-      spent: busySeconds(rank.events),
-      events: encodeRank(rank, total > maxEvents ? maxRankEvents : Number.POSITIVE_INFINITY, seconds),
+      spent: computeAndWaitSeconds(rank.events),
+      events: encodeRank(rank, numEvents > maxEvents ? maxRankEvents : Number.POSITIVE_INFINITY, seconds),
       ...(rank.memory && rank.memory.length > 0 && { memory: encodeMemory(rank.memory, maxEvents / ranks.length) }),
     })),
   };
@@ -29,7 +29,7 @@ interface EventRun {
   end: number;
   count: number;
   /** Time within it that events take; of two at once both. */
-  busySeconds: number;
+  eventSeconds: number;
   sent: number;
   received: number;
 }
@@ -40,7 +40,7 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
   const runs = events.map((event): EventRun => {
     const { start, end, bytesSent = 0, bytesReceived = 0 } = event;
     const kind = kinds.index(event);
-    return { kind, start, end, count: 1, busySeconds: end - start, sent: bytesSent, received: bytesReceived };
+    return { kind, start, end, count: 1, eventSeconds: end - start, sent: bytesSent, received: bytesReceived };
   });
   if (runs.length <= maxEvents) return toColumns(runs, kinds.kinds, false);
   const lanes = (["compute", "communication"] as const).map((lane) => {
@@ -56,22 +56,22 @@ export function encodeRank({ events }: Pick<RankTimeline, "events">, maxEvents: 
 /** Joins events shorter than the quantum that follow one another within it. The kind that takes the most time names the run. */
 function mergeShort(lane: readonly EventRun[], quantum: number): readonly EventRun[] {
   const merged: EventRun[] = [];
-  let byKind = new Map<number, number>();
+  let secondsByKind = new Map<number, number>();
   for (const run of lane) {
     const last = merged.at(-1);
     const areShort = run.end - run.start < quantum && last !== undefined && last.end - last.start < quantum;
     if (!areShort || run.start - last.end > quantum) {
       merged.push({ ...run });
-      byKind = new Map([[run.kind, run.busySeconds]]);
+      secondsByKind = new Map([[run.kind, run.eventSeconds]]);
       continue;
     }
     last.end = Math.max(last.end, run.end);
     last.count += run.count;
-    last.busySeconds += run.busySeconds;
+    last.eventSeconds += run.eventSeconds;
     last.sent += run.sent;
     last.received += run.received;
-    byKind.set(run.kind, (byKind.get(run.kind) ?? 0) + run.busySeconds);
-    if (byKind.get(run.kind)! > (byKind.get(last.kind) ?? 0)) last.kind = run.kind;
+    secondsByKind.set(run.kind, (secondsByKind.get(run.kind) ?? 0) + run.eventSeconds);
+    if (secondsByKind.get(run.kind)! > (secondsByKind.get(last.kind) ?? 0)) last.kind = run.kind;
   }
   return merged;
 }
@@ -103,7 +103,7 @@ function toColumns(runs: readonly EventRun[], kinds: readonly EventKind[], isMer
     ...(isMerged && {
       merged: {
         count: sortedRuns.map(({ count }) => count),
-        share: sortedRuns.map(({ start, end, busySeconds: busy }) => shareOf(busy, end - start)),
+        share: sortedRuns.map(({ start, end, eventSeconds: busy }) => shareOf(busy, end - start)),
       },
     }),
   };
@@ -125,12 +125,12 @@ export function encodeMemory(samples: readonly MemorySample[], maxSamples: numbe
 }
 
 function selectPeaks(samples: readonly MemorySample[], numBuckets: number): readonly MemorySample[] {
-  const [first, last] = [samples[0]!.time, samples.at(-1)!.time];
-  const width = (last - first) / numBuckets || 1;
+  const [firstTime, lastTime] = [samples[0]!.time, samples.at(-1)!.time];
+  const bucketSeconds = (lastTime - firstTime) / numBuckets || 1;
   const peaks: MemorySample[] = [];
   let bucket = -1;
   for (const sample of samples) {
-    const at = Math.min(numBuckets - 1, Math.floor((sample.time - first) / width));
+    const at = Math.min(numBuckets - 1, Math.floor((sample.time - firstTime) / bucketSeconds));
     if (at !== bucket) peaks.push(sample);
     else if (sample.bytes > peaks.at(-1)!.bytes) peaks[peaks.length - 1] = { ...sample, time: peaks.at(-1)!.time };
     bucket = at;

@@ -46,7 +46,7 @@ test("merged events keep the time that a rank was busy, its bytes, and what it s
     const decoded = run.ranks[i]!.events;
     for (const lane of ["compute", "communication"] as const) {
       const busy = events.filter((event) => event.lane === lane).reduce((sum, { start, end }) => sum + end - start, 0);
-      const ofLane = [...decoded.kind.keys()].filter((j) => kinds.all[decoded.kind[j]!]!.lane === lane);
+      const ofLane = [...decoded.kind.keys()].filter((j) => kinds.allKinds[decoded.kind[j]!]!.lane === lane);
       const kept = ofLane.reduce((sum, j) => sum + (decoded.end[j]! - decoded.start[j]!) * decoded.share[j]!, 0);
       expect(Math.abs(kept - busy)).toBeLessThan(0.005 * simulation.seconds);
     }

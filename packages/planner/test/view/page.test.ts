@@ -24,7 +24,7 @@ function pathOf(timeline: Timeline): readonly string[] {
   const run = decodeRun(encodeRun("", timeline, 1e6), kinds);
   return criticalPath(run, kinds).map(({ rank, event }) => {
     const { start } = run.ranks[rank]!.events;
-    return `${rank} ${kinds.all[run.ranks[rank]!.events.kind[event]!]!.name} ${start[event]}`;
+    return `${rank} ${kinds.allKinds[run.ranks[rank]!.events.kind[event]!]!.name} ${start[event]}`;
   });
 }
 
@@ -89,7 +89,7 @@ test("coverage is the share of each pixel's time, summed over ranks", () => {
   const window = { start: 10, end: 61, pixels: 83 };
   const coverage = new Coverage(window.pixels, 2);
   coverage.add(rank!.events, window, {
-    styleOf: Int16Array.from(kinds.all, ({ name }) => (name === "a" ? 0 : 1)),
+    styleOf: Int16Array.from(kinds.allKinds, ({ name }) => (name === "a" ? 0 : 1)),
     weight: 0.5,
   });
   for (const [style, name] of ["a", "b"].entries()) {

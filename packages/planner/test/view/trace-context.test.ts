@@ -41,7 +41,7 @@ test("each rank writes what it ran, sent and held, and the page beside it", asyn
     [1, { sp: 1 }],
   ]);
   for (const { events, memory, computing } of run.ranks) {
-    const names = [...events.kind].map((kind) => kinds.all[kind]!);
+    const names = [...events.kind].map((kind) => kinds.allKinds[kind]!);
     expect(names.some(({ lane, name }) => lane === "compute" && name === "binary")).toBe(true);
     expect(names.some(({ lane, label }) => lane === "communication" && label === "sum(sp)")).toBe(true);
     expect(names.some(({ name }) => name.startsWith("collective "))).toBe(false);

@@ -27,7 +27,7 @@ class ArgumentReader {
   int64_t integer() {
     const double value = *next_++;
     if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);
-    throw std::invalid_argument("expected an integer, received " + std::to_string(value));
+    throw std::invalid_argument("expected a number in the range of int64, received " + std::to_string(value));
   }
   View view() {
     View view;

@@ -7,7 +7,7 @@ namespace mosaic {
 namespace {
 
 uint32_t groupArgument(const Napi::CallbackInfo& info) { return info[1].As<Napi::Number>().Uint32Value(); }
-uint64_t numberArgument(const Napi::CallbackInfo& info) {
+uint64_t operationNumberArgument(const Napi::CallbackInfo& info) {
   return static_cast<uint64_t>(info[1].As<Napi::Number>().Int64Value());
 }
 
@@ -30,7 +30,7 @@ void record(const Napi::CallbackInfo& info) {
 // wait(engine, number): later work on the device waits for the operation.
 void wait(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
-    if (const auto engine = findEngine(info)) engine->wait(numberArgument(info));
+    if (const auto engine = findEngine(info)) engine->wait(operationNumberArgument(info));
   });
 }
 
@@ -56,7 +56,7 @@ Napi::Value split(const Napi::CallbackInfo& info) {
 Napi::Value splitResult(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto engine = getEngine(info);
-    const uint32_t index = engine->splitGroupNumber(numberArgument(info));
+    const uint32_t index = engine->splitGroupNumber(operationNumberArgument(info));
     const auto group = engine->groupOf(index);
     const auto ranks = Napi::Array::New(info.Env(), group->size());
     for (uint32_t i = 0; i < group->size(); i++) ranks.Set(i, group->ranks[i]);

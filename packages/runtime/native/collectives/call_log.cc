@@ -8,9 +8,9 @@ namespace mosaic {
 namespace {
 
 constexpr size_t kMaxLoggedCalls = 32;
-constexpr uint64_t kReportInterval = 16;
+constexpr uint64_t kCallsPerReport = 16;
 /// Values of the control plane are at most 64 KiB: a rank with more sequences publishes some of them.
-constexpr uint64_t kMaxCounts = 4000;
+constexpr uint64_t kMaxPublishedCounts = 4000;
 /// Of each group a rank that exits publishes so many calls, in so many bytes of text.
 constexpr size_t kMaxPublishedCalls = 8, kMaxPublishedTextBytes = 400;
 constexpr size_t kMaxRecordedCallBytes = 1000;
@@ -81,7 +81,7 @@ std::vector<CallReport> CallLog::append(Operation& op) {
   if (isGroupSequence) {
     CallSequence& sequence = append(group.id, group, group.history, description);
     op.calls.push_back({group.id, sequence.index, std::nullopt});
-    if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLastCall(group.id, sequence, reports);
+    if (!hasSignatures_ && sequence.index % kCallsPerReport == 0) reportLastCall(group.id, sequence, reports);
   }
   if (!hasSignatures_) appendMessages(op, description, reports);
   if (op.op() == OpKind::Barrier) reportAtBarrier(group, reports);
@@ -95,7 +95,7 @@ std::vector<CallReport> CallLog::append(const Group& group, std::string recorded
   description->group = group.name;
   description->recordedCall = truncateText(std::move(recordedCall), kMaxRecordedCallBytes);
   CallSequence& sequence = append(group.id, group, group.history, std::move(description));
-  if (!hasSignatures_ && sequence.index % kReportInterval == 0) reportLastCall(group.id, sequence, reports);
+  if (!hasSignatures_ && sequence.index % kCallsPerReport == 0) reportLastCall(group.id, sequence, reports);
   return reports;
 }
 
@@ -140,7 +140,7 @@ void CallLog::appendMessages(Operation& op, const std::shared_ptr<const Descript
     sequence.isPartOfCollective = !isSendRecv;
     if (!isSendRecv) return;
     op.calls.push_back({id, sequence.index, peer});
-    if (sequence.index % kReportInterval != 0) return;
+    if (sequence.index % kCallsPerReport != 0) return;
     reportLastCall(id, sequence, reports);
     // Both ranks of a message have the same calls of the group before it, which may be recorded ones only.
     if (const auto entry = sequences_.find(group.id); entry != sequences_.end()) {
@@ -197,7 +197,7 @@ std::string CallLog::serializeCounts() const {
   std::vector<uint64_t> words{0};
   for (const auto& [id, sequence] : sequences_) {
     if (sequence.isPartOfCollective) continue;
-    if (words[0]++ < kMaxCounts) words.insert(words.end(), {id, sequence.index});
+    if (words[0]++ < kMaxPublishedCounts) words.insert(words.end(), {id, sequence.index});
   }
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t)};
 }

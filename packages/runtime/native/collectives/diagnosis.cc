@@ -33,7 +33,7 @@ std::string lastOperationText(const std::string& last) {
 }
 
 /// `allGather (sp)` of `allGather #42 (sp)`: ranks of a group may have called different numbers of sendRecv.
-std::string withoutNumber(std::string text) {
+std::string stripOperationNumber(std::string text) {
   const size_t from = text.find(" #");
   return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
 }
@@ -42,7 +42,7 @@ std::string withoutNumber(std::string text) {
 bool isAtSameCall(const Operation& op, const Position& position) {
   if (position.group != op.signature.group || position.index != op.signature.index) return false;
   if (op.signature.index == 0 && position.sequence != op.signature.sequence) return false;
-  return withoutNumber(position.operation) == withoutNumber(op.name());
+  return stripOperationNumber(position.operation) == stripOperationNumber(op.name());
 }
 
 std::string describePosition(const Operation& op, const Position& position) {
@@ -66,12 +66,12 @@ std::string describePosition(const Operation& op, const Position& position) {
 
 }  // namespace
 
-std::string Engine::location(const Operation& op) const {
+std::string Engine::describeLocation(const Operation& op) const {
   return (op.label.empty() ? "" : op.label + ", ") + rankName(options_.rank);
 }
 
 Engine::Diagnosis Engine::localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const {
-  const std::string message = location(op) + ": " + op.name() + ": " + text;
+  const std::string message = describeLocation(op) + ": " + op.name() + ": " + text;
   return {failureRecord(code, message), failureRecord(MOSAIC_FAILURE_PEER_LOST, message)};
 }
 
@@ -108,10 +108,10 @@ std::optional<Engine::Diagnosis> Engine::exitedFailure(const Operation& op) {
 }
 
 void Engine::reportIfRequested() {
-  if (isReportRequested_.exchange(false)) reportPending();
+  if (isReportRequested_.exchange(false)) sendPendingReports();
 }
 
-void Engine::reportPending() {
+void Engine::sendPendingReports() {
   std::vector<CallReport> reports;
   {
     const std::lock_guard lock(mutex_);
@@ -127,8 +127,8 @@ void Engine::sendReports(const std::vector<CallReport>& reports) {
 Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessage& message) {
   const Signature &expected = message.signature, &received = message.received;
   // After mismatched calls ranks need not be in the same operation, either.
-  const bool sameGroup = expected.magic == received.magic && expected.group == received.group;
-  if (sameGroup && expected.history != received.history) {
+  const bool isSameGroup = expected.magic == received.magic && expected.group == received.group;
+  if (isSameGroup && expected.history != received.history) {
     if (auto diagnosis = findDivergenceBefore(op, message.peer)) return *diagnosis;
   }
   std::string group = "a different group";
@@ -149,7 +149,7 @@ Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessa
 /// The histories of a message do not match: finds the first mismatched call in the logs of both ranks.
 std::optional<Engine::Diagnosis> Engine::findDivergenceBefore(const Operation& op, uint32_t peer) {
   control_->requestPositions(++lastRequestId_, {peer});  // so that the peer reports its calls, too
-  reportPending();
+  sendPendingReports();
   const auto hasPeerExited = [&] {
     const std::lock_guard lock(mutex_);
     return events_.exitedRanks.contains(peer);
@@ -206,8 +206,8 @@ std::optional<std::string> Engine::compareCallsAtClose() {
   for (const uint32_t peer : neighbours) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
   for (const uint32_t peer : neighbours) {
     // The first value of a key is kept: that of the rank that closed first.
-    const auto firstToClose = control_->find(pairKey(options_.rank, peer), kValueTimeoutNs);
-    if (!firstToClose || *firstToClose != std::to_string(peer)) continue;
+    const auto firstClosedRank = control_->find(pairKey(options_.rank, peer), kValueTimeoutNs);
+    if (!firstClosedRank || *firstClosedRank != std::to_string(peer)) continue;
     if (auto message = findDivergenceFromExited(peer)) return message;
   }
   const std::lock_guard lock(mutex_);
@@ -224,7 +224,7 @@ std::optional<std::string> Engine::reportedMismatch() const {
 
 /// The first of: this rank closed, its device failed, a peer failed, a mismatch, a transport error, the timeout.
 std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
-  if (auto diagnosis = checkClosing(op)) return diagnosis;
+  if (auto diagnosis = diagnoseClosing(op)) return diagnosis;
   if (auto failure = deviceFailure(op)) {
     const std::string text = rankName(options_.rank) + " failed before " + op.name() + ": " + failure->message;
     return Diagnosis{*failure, failureRecord(MOSAIC_FAILURE_PEER_LOST, text)};
@@ -235,20 +235,20 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
       const bool isPeerTimeout = diagnosis->localFailure.code == MOSAIC_FAILURE_TIMEOUT;
       return isPeerTimeout ? transportError(op).value_or(*diagnosis) : *diagnosis;
     }
-    if (auto diagnosis = checkDivergence(op)) return diagnosis;
+    if (auto diagnosis = diagnoseDivergence(op)) return diagnosis;
   }
   if (auto diagnosis = transportFailure(op)) return diagnosis;
   const int64_t now = monotonicNs();
-  if (auto diagnosis = checkTimeout(op, now)) return diagnosis;
+  if (auto diagnosis = diagnoseTimeout(op, now)) return diagnosis;
   requestPositionsIfStalled(op, now);
   return std::nullopt;
 }
 
-std::optional<Engine::Diagnosis> Engine::checkClosing(const Operation& op) {
+std::optional<Engine::Diagnosis> Engine::diagnoseClosing(const Operation& op) {
   const bool isStalled =
       isClosing_ && options_.drainTimeoutNs >= 0 && monotonicNs() - progressedAt_ >= options_.drainTimeoutNs;
   if (!isStopped_ && !isStalled) return std::nullopt;
-  return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, location(op) + ": closed during " + op.name()),
+  return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, describeLocation(op) + ": closed during " + op.name()),
                    failureRecord(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};
 }
 
@@ -283,7 +283,7 @@ std::optional<Engine::Diagnosis> Engine::indirectFailure(const Operation& op) co
 }
 
 /// Two ranks that are in different collectives of one number never exchange a message: their positions show it.
-std::optional<Engine::Diagnosis> Engine::checkDivergence(const Operation& op) {
+std::optional<Engine::Diagnosis> Engine::diagnoseDivergence(const Operation& op) {
   const std::lock_guard lock(mutex_);
   if (positionRequest_.operationNumber != op.number || op.signature.index == 0) return std::nullopt;
   const auto entry = events_.positions.find(lastRequestId_);
@@ -293,7 +293,7 @@ std::optional<Engine::Diagnosis> Engine::checkDivergence(const Operation& op) {
       continue;
     const std::string ownDescription = describeOperation(op.signature, op.group->name);
     if (isAtSameCall(op, position) &&
-        (op.signature.ragged || withoutNumber(position.description) == withoutNumber(ownDescription)))
+        (op.signature.ragged || stripOperationNumber(position.description) == stripOperationNumber(ownDescription)))
       continue;
     const std::string text =
         op.prefix() + mismatchText(options_.rank, ownDescription, position.rank, position.description);
@@ -303,7 +303,7 @@ std::optional<Engine::Diagnosis> Engine::checkDivergence(const Operation& op) {
   return std::nullopt;
 }
 
-std::optional<Engine::Diagnosis> Engine::checkTimeout(Operation& op, int64_t now) {
+std::optional<Engine::Diagnosis> Engine::diagnoseTimeout(Operation& op, int64_t now) {
   if (op.startedAt == 0 || now - op.startedAt < options_.timeoutNs) return std::nullopt;
   const MosaicFailure failure = timeoutFailure(op);
   // Another rank's timeout may have passed first, and was reported.
@@ -327,7 +327,7 @@ void Engine::requestPositionsIfStalled(const Operation& op, int64_t now) {
   }
   control_->requestPositions(++lastRequestId_, peers);
   // Ranks that are queried do the same.
-  reportPending();
+  sendPendingReports();
 }
 
 std::vector<Position> Engine::positionsOf(const std::vector<uint32_t>& ranks) {

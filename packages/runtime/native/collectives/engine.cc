@@ -89,7 +89,7 @@ uint64_t Engine::enqueue(std::shared_ptr<Operation> op, uint32_t groupNumber, co
       group.history = extendHistory(op->signature, call);
     }
     reports = log_.append(*op);
-    number = op->number = ++postedNumber_;
+    number = op->number = ++lastPostedNumber_;
     queue_.push_back(op);
   } catch (...) {
     onDropped(*op);
@@ -144,7 +144,7 @@ void Engine::startTrace() {
 void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace) {
   {
     const std::lock_guard lock(mutex_);
-    traceRequests_.push_back({postedNumber_, std::move(onTrace)});
+    traceRequests_.push_back({lastPostedNumber_, std::move(onTrace)});
   }
   completeTraces();
 }
@@ -200,22 +200,22 @@ void Engine::connectRanks() {
                                                std::to_string(size) + " ranks; pass the same size on all ranks");
   }
   control_->attach(this);
-  checkInstructionSet();
+  throwIfInstructionSetsDiffer();
   Bootstrap bootstrap(*control_, options_, [this] { return isStopped_ || hasLostPeer(); });
   connect(bootstrap);
   if (isStopped_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
 }
 
 /// The set of the rank that came first counts: comparing with one rank costs the same in a world of any size.
-void Engine::checkInstructionSet() {
-  const std::string& ownSet = options_.instructionSet;
-  if (ownSet.empty() || options_.size == 1) return;
-  control_->put("instruction-set", ownSet + " on " + rankName(options_.rank));
-  const std::string firstSet = control_->get("instruction-set");
-  if (firstSet.substr(0, firstSet.find(' ')) == ownSet) return;
+void Engine::throwIfInstructionSetsDiffer() {
+  const std::string& ownInstructionSet = options_.instructionSet;
+  if (ownInstructionSet.empty() || options_.size == 1) return;
+  control_->put("instruction-set", ownInstructionSet + " on " + rankName(options_.rank));
+  const std::string firstInstructionSet = control_->get("instruction-set");
+  if (firstInstructionSet.substr(0, firstInstructionSet.find(' ')) == ownInstructionSet) return;
   throw Failure(MOSAIC_FAILURE_MISMATCH,
-                "connect: " + rankName(options_.rank) + ": expected the same instruction set on all ranks, " +
-                    "received " + ownSet + " on this rank and " + firstSet +
+                "connect: " + rankName(options_.rank) + ": expected the same instruction set on all ranks, received " +
+                    ownInstructionSet + " on this rank and " + firstInstructionSet +
                     "; set MOSAIC_ISA on all ranks to an instruction set that all hosts support");
 }
 
@@ -245,7 +245,7 @@ void Engine::leave(bool isConnected) {
     // What it found before failed the calls since, and its device.
     const bool isMismatch = failure_ && failure_->code == MOSAIC_FAILURE_MISMATCH;
     if (isMismatch && hasFailedClosing_) closeFailure = failure_;
-    lastOperation = lastOperation_;
+    lastOperation = lastOperationName_;
     counts = log_.serializeCounts();
   }
   // Before the transport closes, which may take a while: others may need this rank.
@@ -284,11 +284,11 @@ void Engine::finishOperation(const std::shared_ptr<Operation>& op, const std::op
     const std::lock_guard lock(mutex_);
     queue_.pop_front();
     op->group->payload += op->schedule.payload;
-    lastOperation_ = op->name();
+    lastOperationName_ = op->name();
     if (op->startedAt != 0) runningNs_ += monotonicNs() - op->startedAt;
     if (trace && isTracing_) trace_.push_back(*trace);
     hasTraceRequests = !traceRequests_.empty();
-    completedNumber_ = op->number;
+    lastCompletedNumber_ = op->number;
   }
   progressedAt_ = monotonicNs();
   if (hasTraceRequests) completeTraces();
@@ -301,7 +301,7 @@ void Engine::completeTraces() {
     {
       const std::lock_guard lock(mutex_);
       if (traceRequests_.empty()) return;
-      if (!failure_ && !hasExited_ && completedNumber_ < traceRequests_.front().lastNumber) return;
+      if (!failure_ && !hasExited_ && lastCompletedNumber_ < traceRequests_.front().lastOperationNumber) return;
       onTrace = std::move(traceRequests_.front().onTrace);
       traceRequests_.erase(traceRequests_.begin());
       isTracing_ = false;
@@ -317,7 +317,7 @@ void Engine::fail(const Diagnosis& diagnosis) {
     const std::lock_guard lock(mutex_);
     if (hasFailed_) return;
     failure_ = diagnosis.localFailure;
-    firstFailedNumber_ = queue_.empty() ? postedNumber_ + 1 : queue_.front()->number;
+    firstFailedNumber_ = queue_.empty() ? lastPostedNumber_ + 1 : queue_.front()->number;
     // Others may ask where this rank was when it failed.
     failedPosition_ = currentPosition();
     ops.assign(queue_.begin(), queue_.end());
@@ -330,7 +330,7 @@ void Engine::fail(const Diagnosis& diagnosis) {
   {
     const std::lock_guard lock(mutex_);
     queue_.clear();
-    completedNumber_ = postedNumber_;
+    lastCompletedNumber_ = lastPostedNumber_;
   }
   for (const auto& op : ops) {
     if (op->onCompleted) op->onCompleted(&diagnosis.localFailure);
@@ -408,7 +408,7 @@ std::shared_ptr<Operation> Engine::findOperation(uint64_t number) {
   return queue_[number - queue_.front()->number];
 }
 
-void Engine::checkNotBehindSplit(uint64_t number) {
+void Engine::throwIfBehindSplit(uint64_t number) {
   if (!control_->isSingleThreaded()) return;
   const std::lock_guard lock(mutex_);
   for (const auto& op : queue_) {
@@ -417,8 +417,8 @@ void Engine::checkNotBehindSplit(uint64_t number) {
       return op->split->hasColors || events_.colors.contains({op->group->id, op->signature.index});
     };
     if (!op->split || isCalledByAll()) continue;
-    throw Failure(MOSAIC_FAILURE_NONE, location(*op) + ": wait: cannot enqueue an operation after " + op->name() +
-                                           " before all ranks of this thread have called the split; "
+    throw Failure(MOSAIC_FAILURE_NONE, describeLocation(*op) + ": wait: cannot enqueue an operation after " +
+                                           op->name() + " before all ranks of this thread have called the split; " +
                                            "await the split on all ranks first");
   }
 }
@@ -479,7 +479,7 @@ int64_t Engine::waitedNs() const {
 Position Engine::currentPosition() const {
   Position position;
   position.rank = options_.rank;
-  position.last = lastOperation_;
+  position.last = lastOperationName_;
   position.activity = Position::Activity::Idle;
   if (queue_.empty()) return position;
   const Operation& op = *queue_.front();

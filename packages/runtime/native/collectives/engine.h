@@ -75,7 +75,7 @@ class Engine : private ControlListener {
   /// The host of each rank, by number; all 0 where they share one. Valid once the engine has connected.
   const std::vector<Member>& members() const { return control_->members(); }
   /// All operations up to this number are over.
-  uint64_t completedNumber() const { return completedNumber_; }
+  uint64_t completedNumber() const { return lastCompletedNumber_; }
 
   /// The rank has finished a step, with that much device memory: what a monitor shows.
   void markStep(uint64_t reservedBytes, uint64_t peakBytes) { counters_->markStep(reservedBytes, peakBytes); }
@@ -96,9 +96,10 @@ class Engine : private ControlListener {
  protected:
   /// The control plane has why a process ended; the transport may notice its end sooner. How long it has to deliver
   /// the cause.
-  static constexpr int64_t kGraceNs = 500'000'000;
+  static constexpr int64_t kFailureCauseGraceNs = 500'000'000;
 
-  /// Why an operation cannot complete: for this rank, and for its peers to report; empty if it was reported already.
+  /// Why an operation cannot complete: for this rank, and for its peers to
+  /// report; empty if it was reported already.
   struct Diagnosis {
     MosaicFailure localFailure;
     std::optional<MosaicFailure> peerFailure;
@@ -177,7 +178,7 @@ class Engine : private ControlListener {
   bool isTracing() const { return isTracing_; }
   Diagnosis localFailure(const Operation& op, MosaicFailureCode code, const std::string& text) const;
   /// `ring(sp), rank 3`
-  std::string location(const Operation& op) const;
+  std::string describeLocation(const Operation& op) const;
   MosaicFailure peerLostFailure(const Operation& op, const std::string& eventText) const;
   /// A peer closed in order although the operation needs it.
   Diagnosis peerExitedFailure(const Operation& op, uint32_t rank);
@@ -186,7 +187,7 @@ class Engine : private ControlListener {
   Diagnosis mismatchFailure(const Operation& op, const MosaicMessage& message);
   /// Throws Failure for an operation behind a split that other ranks of this host thread have not called yet: this call
   /// would wait for theirs, which come after it.
-  void checkNotBehindSplit(uint64_t number);
+  void throwIfBehindSplit(uint64_t number);
 
  private:
   struct PositionRequest {
@@ -194,7 +195,7 @@ class Engine : private ControlListener {
     int64_t sentAt = 0, intervalNs = 0;
   };
   struct TraceRequest {
-    uint64_t lastNumber;
+    uint64_t lastOperationNumber;
     std::function<void(std::vector<TraceRecord>)> onTrace;
   };
 
@@ -202,13 +203,13 @@ class Engine : private ControlListener {
   void main();
   void connectRanks();
   bool hasLostPeer();
-  void checkInstructionSet();
+  void throwIfInstructionSetsDiffer();
   void runUntilFinished();
   void leave(bool isConnected);
   void completeTraces();
-  std::optional<Diagnosis> checkClosing(const Operation& op);
-  std::optional<Diagnosis> checkDivergence(const Operation& op);
-  std::optional<Diagnosis> checkTimeout(Operation& op, int64_t now);
+  std::optional<Diagnosis> diagnoseClosing(const Operation& op);
+  std::optional<Diagnosis> diagnoseDivergence(const Operation& op);
+  std::optional<Diagnosis> diagnoseTimeout(Operation& op, int64_t now);
   void requestPositionsIfStalled(const Operation& op, int64_t now);
   /// Whether messages carry no signature, so that the control plane compares them.
   bool comparesMessages() const { return transport_->ordering == MOSAIC_ORDER_STREAM; }
@@ -216,7 +217,7 @@ class Engine : private ControlListener {
   std::optional<std::string> reportedMismatch() const;
   std::optional<std::string> findDivergenceFromExited(uint32_t peer);
   std::optional<std::string> compareCallsAtClose();
-  void reportPending();
+  void sendPendingReports();
   void sendReports(const std::vector<CallReport>& reports);
   std::vector<Position> positionsOf(const std::vector<uint32_t>& ranks);
   MosaicFailure timeoutFailure(const Operation& op);
@@ -259,13 +260,13 @@ class Engine : private ControlListener {
 
     void addLost(uint32_t rank, const std::string& process) {
       lostRanks.try_emplace(rank, process);
-      markFailure();
+      recordFailureTime();
     }
     void addFailed(uint32_t rank, const MosaicFailure& cause) {
       failedRanks.try_emplace(rank, cause);
-      markFailure();
+      recordFailureTime();
     }
-    void markFailure() {
+    void recordFailureTime() {
       if (firstFailureAt == 0) firstFailureAt = monotonicNs();
     }
   };
@@ -277,11 +278,11 @@ class Engine : private ControlListener {
   std::map<uint64_t, uint32_t> splitGroups_;  // number of the split: number of the group
   CallLog log_;
   std::deque<std::shared_ptr<Operation>> queue_;
-  uint64_t postedNumber_ = 0;
+  uint64_t lastPostedNumber_ = 0;
   std::optional<MosaicFailure> failure_;
   uint64_t firstFailedNumber_ = 0;
   std::optional<Position> failedPosition_;
-  std::string lastOperation_;  // the last operation that completed
+  std::string lastOperationName_;  // the last operation that completed
   int64_t runningNs_ = 0;  // of the operations that are over: see `waitedNs`
   CompletionCallback onClosed_;
   bool hasExited_ = false, hasFailedClosing_ = false;
@@ -295,7 +296,7 @@ class Engine : private ControlListener {
   int64_t progressedAt_ = 0;
   ExitCounts exitCounts_;
 
-  std::atomic<uint64_t> completedNumber_{0};
+  std::atomic<uint64_t> lastCompletedNumber_{0};
   std::atomic<bool> hasFailed_{false}, isClosing_{false}, isStopped_{false}, isTracing_{false};
   std::atomic<bool> hasNewEvents_{false}, isReportRequested_{false};
   std::atomic<bool> hasEvents_{false};

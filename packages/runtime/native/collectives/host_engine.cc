@@ -250,8 +250,8 @@ void HostEngine::sleepFor(int64_t nanoseconds) {
 /// Sleeps unless `ready()` is true already; it is evaluated once more after any later `wake` is certain to be noticed.
 template <typename Ready>
 void HostEngine::sleep(int64_t nanoseconds, Ready ready) {
-  const auto evaluate = [](void* arg) -> int { return (*static_cast<Ready*>(arg))(); };
-  transport_.wait(transport_.self, nanoseconds, evaluate, &ready);
+  const auto callReady = [](void* arg) -> int { return (*static_cast<Ready*>(arg))(); };
+  transport_.wait(transport_.self, nanoseconds, callReady, &ready);
 }
 
 std::shared_ptr<Operation> HostEngine::makeOperation(bool waitsForCompute) {
@@ -362,7 +362,7 @@ std::optional<Engine::Diagnosis> HostEngine::transportFailure(Operation& op) {
   for (const uint32_t rank : op.group->ranks) {
     if (rank == options().rank || !transport_.lost(transport_.self, rank)) continue;
     const int64_t lostAt = pendingPeerLoss_.try_emplace(rank, now).first->second;
-    if (now - lostAt < kGraceNs) continue;
+    if (now - lostAt < kFailureCauseGraceNs) continue;
     const MosaicFailure failure = peerLostFailure(op, describeProcess(rank) + " died");
     return Diagnosis{failure, failure};
   }

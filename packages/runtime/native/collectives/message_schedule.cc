@@ -10,7 +10,7 @@ namespace mosaic {
 namespace {
 
 // Up to here one step with n times the bytes is faster than two steps.
-constexpr uint64_t kOneShotBytes = 8 << 10;
+constexpr uint64_t kMaxOneShotBytes = 8 << 10;
 
 using Counts = std::vector<uint64_t>;
 
@@ -105,7 +105,7 @@ class ScheduleBuilder {
   void allReduce() {
     const uint64_t count = elementCount(call_.shape);
     uint8_t* x = call_.out;
-    if (count * elementSize_ <= kOneShotBytes) {
+    if (count * elementSize_ <= kMaxOneShotBytes) {
       Stage& stage = addStage();
       for (const uint32_t peer : peersInOrder()) send(stage, peer, x, count);
       return reduceInto(stage, {x, x, count, true});
@@ -128,23 +128,23 @@ class ScheduleBuilder {
   void allGatherByHost(const Counts& counts, uint8_t* x) {
     const Counts offsets = exclusiveSum(counts);
     const HostReceivers receivers(hosts_);
-    const auto shareOf = [&](uint32_t owner) { return x + offsets[owner] * elementSize_; };
+    const auto dataOf = [&](uint32_t owner) { return x + offsets[owner] * elementSize_; };
     const auto sendsDirectly = [&](uint32_t from, uint32_t to) {
       return hosts_[from] == hosts_[to] || receivers.of(from, hosts_[to]) == to;
     };
     Stage& directStage = addStage();
     for (const uint32_t peer : peersInOrder()) {
-      if (sendsDirectly(rank_, peer)) send(directStage, peer, shareOf(rank_), counts[rank_]);
-      if (sendsDirectly(peer, rank_)) receive(directStage, peer, shareOf(peer), counts[peer]);
+      if (sendsDirectly(rank_, peer)) send(directStage, peer, dataOf(rank_), counts[rank_]);
+      if (sendsDirectly(peer, rank_)) receive(directStage, peer, dataOf(peer), counts[peer]);
     }
     Stage& forwardStage = addStage();
     const uint32_t host = hosts_[rank_];
     for (uint32_t owner = 0; owner < size_; owner++) {
       if (hosts_[owner] == host) continue;
       const uint32_t receiver = receivers.of(owner, host);
-      if (receiver != rank_) receive(forwardStage, receiver, shareOf(owner), counts[owner]);
+      if (receiver != rank_) receive(forwardStage, receiver, dataOf(owner), counts[owner]);
       for (const uint32_t peer : receivers.ranksOn(host)) {
-        if (receiver == rank_ && peer != rank_) send(forwardStage, peer, shareOf(owner), counts[owner]);
+        if (receiver == rank_ && peer != rank_) send(forwardStage, peer, dataOf(owner), counts[owner]);
       }
     }
   }
@@ -174,19 +174,20 @@ class ScheduleBuilder {
 
   void sendRecv() {
     Stage& stage = addStage();
-    std::vector<const Transfer*> sendsToSelf, receivesFromSelf;
+    std::vector<const Transfer*> selfSends, selfReceives;
     for (const Transfer& transfer : call_.transfers) {
-      if (transfer.peer == rank_) (transfer.isSend ? sendsToSelf : receivesFromSelf).push_back(&transfer);
+      if (transfer.peer == rank_)
+        (transfer.isSend ? selfSends : selfReceives).push_back(&transfer);
       else appendTransfer(stage, transfer);
     }
-    if (sendsToSelf.size() != receivesFromSelf.size())
+    if (selfSends.size() != selfReceives.size())
       throw std::invalid_argument("the number of sends to self does not match the number of receives from self");
-    for (size_t i = 0; i < sendsToSelf.size(); i++) {
-      if (sendsToSelf[i]->dtype != receivesFromSelf[i]->dtype || sendsToSelf[i]->shape != receivesFromSelf[i]->shape) {
+    for (size_t i = 0; i < selfSends.size(); i++) {
+      if (selfSends[i]->dtype != selfReceives[i]->dtype || selfSends[i]->shape != selfReceives[i]->shape) {
         throw std::invalid_argument("shape or dtype mismatch between a send to self and the receive from self");
       }
-      copy(stage, receivesFromSelf[i]->data, sendsToSelf[i]->data,
-           elementCount(sendsToSelf[i]->shape) * elementBytes(sendsToSelf[i]->dtype));
+      copy(stage, selfReceives[i]->data, selfSends[i]->data,
+           elementCount(selfSends[i]->shape) * elementBytes(selfSends[i]->dtype));
     }
   }
 

@@ -19,7 +19,7 @@ class RankCounters {
   /// On the host's thread: a step is over.
   void markStep(uint64_t reservedBytes, uint64_t peakBytes) {
     const int64_t now = monotonicNs();
-    stepNs_ = now - markedAt_;
+    lastStepNs_ = now - markedAt_;
     markedAt_ = now;
     reservedBytes_ = reservedBytes;
     peakBytes_ = peakBytes;
@@ -31,8 +31,8 @@ class RankCounters {
   void endWait() { waitedNs_ += monotonicNs() - waitStart_.exchange(0); }
   /// Any thread. Never too much: what ends meanwhile is missing, until the next sample.
   int64_t waitedNs() const {
-    const int64_t finishedNs = waitedNs_, waitStart = waitStart_;
-    return finishedNs + (waitStart == 0 ? 0 : monotonicNs() - waitStart);
+    const int64_t finishedWaitNs = waitedNs_, waitStart = waitStart_;
+    return finishedWaitNs + (waitStart == 0 ? 0 : monotonicNs() - waitStart);
   }
 
   /// All but what the engine counts itself.
@@ -42,7 +42,7 @@ class RankCounters {
     metrics.time = static_cast<uint64_t>(now);
     metrics.steps = steps_;
     // The first mark ends no step: what came before it is the program's start.
-    metrics.step = metrics.steps > 1 ? static_cast<uint64_t>(stepNs_) : 0;
+    metrics.step = metrics.steps > 1 ? static_cast<uint64_t>(lastStepNs_) : 0;
     metrics.sinceStep = static_cast<uint64_t>(std::max<int64_t>(0, now - markedAt));
     metrics.reserved = reservedBytes_;
     metrics.peak = peakBytes_;
@@ -64,7 +64,7 @@ class RankCounters {
   }
 
   std::atomic<uint64_t> steps_{0}, reservedBytes_{0}, peakBytes_{0};
-  std::atomic<int64_t> stepNs_{0}, markedAt_{monotonicNs()};
+  std::atomic<int64_t> lastStepNs_{0}, markedAt_{monotonicNs()};
   std::atomic<int64_t> waitedNs_{0}, waitStart_{0};
 };
 

@@ -72,7 +72,8 @@ bool StreamEngine::waitUntilReady(MosaicCommunicator* communicator) {
 template <typename Condition>
 bool StreamEngine::pollUntil(Condition condition) {
   for (int spins = 0; !condition(); spins++) {
-    if (!isConnected_) checkConnecting();
+    if (!isConnected_)
+      throwIfConnectFailed();
     else if (!poll()) return false;
     if (spins < kMaxSpins) sched_yield();
     else sleepFor(kPollIntervalNs);
@@ -81,7 +82,7 @@ bool StreamEngine::pollUntil(Condition condition) {
 }
 
 /// Throws what keeps the ranks from becoming connected; `connectFailure` formats what the control plane delivered.
-void StreamEngine::checkConnecting() {
+void StreamEngine::throwIfConnectFailed() {
   bool isPeerLost = false;
   {
     const std::lock_guard lock(mutex_);
@@ -118,7 +119,7 @@ bool StreamEngine::warmUp(MosaicCommunicator* communicator, const Group& group) 
     if (!enqueueOn(communicator, stage)) return false;
   }
   const auto releaseEvent = [this](void* event) { port_.event_release(&port_, event); };
-  const std::unique_ptr<void, decltype(releaseEvent)> doneEvent(recordOnStream(stream_, false), releaseEvent);
+  const std::unique_ptr<void, decltype(releaseEvent)> doneEvent(recordEventOnStream(stream_, false), releaseEvent);
   MosaicFailure failure{};
   int state = MOSAIC_EVENT_PENDING;
   const bool isFinished =

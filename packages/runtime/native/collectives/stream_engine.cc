@@ -77,18 +77,18 @@ StreamEngine::~StreamEngine() { stop(); }
 
 // ── on any thread
 
-void StreamEngine::wake() { wake_.signal(); }
+void StreamEngine::wake() { wakeEvent_.signal(); }
 
 std::shared_ptr<Operation> StreamEngine::makeOperation(bool waitsForCompute) {
   auto op = std::make_shared<StreamOperation>();
   if (waitsForCompute) {
     port_.enter(&port_);
-    op->readyEvent = recordOnStream(compute_, false);
+    op->readyEvent = recordEventOnStream(compute_, false);
   }
   return op;
 }
 
-void* StreamEngine::recordOnStream(void* stream, bool isTimed) {
+void* StreamEngine::recordEventOnStream(void* stream, bool isTimed) {
   void* event = nullptr;
   throwIfFailed([&](auto* failure) { return port_.event_record(&port_, stream, isTimed, &event, failure); });
   return event;
@@ -115,7 +115,7 @@ void StreamEngine::release(StreamOperation& op) {
 void StreamEngine::wait(uint64_t number) {
   const auto op = std::static_pointer_cast<StreamOperation>(findOperation(number));
   if (op) {
-    checkNotBehindSplit(number);
+    throwIfBehindSplit(number);
     std::unique_lock lock(launchMutex_);
     op->isAwaited = true;
     launchedCondition_.wait(lock, [&] { return op->state != StreamOperation::State::Queued; });
@@ -162,10 +162,10 @@ void StreamEngine::run() {
 }
 
 void StreamEngine::sleepFor(int64_t nanoseconds) {
-  pollfd descriptor{wake_.fd(), POLLIN, 0};
+  pollfd descriptor{wakeEvent_.fd(), POLLIN, 0};
   const timespec limit{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
   ppoll(&descriptor, 1, &limit, nullptr);
-  if (descriptor.revents) wake_.reset();
+  if (descriptor.revents) wakeEvent_.reset();
 }
 
 bool StreamEngine::poll() {
@@ -219,9 +219,9 @@ void StreamEngine::markFinished(StreamOperation& op) {
 /// The next operation that may be launched. A split waits until the stream has passed all before it: NCCL may deadlock
 /// if it splits a communicator on which something runs.
 std::shared_ptr<StreamEngine::StreamOperation> StreamEngine::next() {
-  auto op = std::static_pointer_cast<StreamOperation>(findOperation(launchedNumber_ + 1));
+  auto op = std::static_pointer_cast<StreamOperation>(findOperation(lastLaunchedNumber_ + 1));
   if (!op || (op->op() == OpKind::Split && op != front())) return nullptr;
-  launchedNumber_++;
+  lastLaunchedNumber_++;
   return op;
 }
 
@@ -253,12 +253,12 @@ void StreamEngine::launchSplit(const std::shared_ptr<StreamOperation>& op) {
 bool StreamEngine::enqueue(StreamOperation& op) {
   if (!waitUntilReady(communicators_.at(op.groupNumber))) return false;
   throwIfFailed([&](auto* failure) { return port_.event_wait(&port_, stream_, op.readyEvent, failure); });
-  if (isTracing()) op.beginEvent = recordOnStream(stream_, true);
+  if (isTracing()) op.beginEvent = recordEventOnStream(stream_, true);
   const Memory memory(port_, stream_, scratchBytes(op));
   for (const Stage& stage : op.schedule.stages) {
     if (!enqueueStage(op, stage, memory.address())) return false;
   }
-  op.doneEvent = recordOnStream(stream_, op.beginEvent != nullptr);
+  op.doneEvent = recordEventOnStream(stream_, op.beginEvent != nullptr);
   return true;
 }
 
@@ -320,7 +320,7 @@ std::optional<Engine::Diagnosis> StreamEngine::transportFailure(Operation& op) {
       continue;
     transportError_ = TransportError{failure, monotonicNs()};
   }
-  if (!transportError_ || monotonicNs() - transportError_->reportedAt < kGraceNs) return std::nullopt;
+  if (!transportError_ || monotonicNs() - transportError_->reportedAt < kFailureCauseGraceNs) return std::nullopt;
   return transportError(op);
 }
 

@@ -55,7 +55,7 @@ class StreamEngine final : public Engine {
   bool enqueueStage(const StreamOperation& op, const Stage& stage, uint64_t memory);
   bool enqueueMessages(MosaicCommunicator* communicator, const Stage& stage, uint64_t memory);
   void markFinished(StreamOperation& op);
-  void* recordOnStream(void* stream, bool isTimed);
+  void* recordEventOnStream(void* stream, bool isTimed);
   /// Later work on the device, reuse of memory included, runs after what the communication stream still holds.
   void makeComputeWait();
   void release(StreamOperation& op);
@@ -70,7 +70,7 @@ class StreamEngine final : public Engine {
   bool waitUntilReady(MosaicCommunicator* communicator);
   template <typename Condition>
   bool pollUntil(Condition condition);
-  void checkConnecting();
+  void throwIfConnectFailed();
   bool warmUp(MosaicCommunicator* communicator, const Group& group);
   void flush();
   void abortCommunicators(const std::vector<MosaicCommunicator*>& communicators);
@@ -79,12 +79,12 @@ class StreamEngine final : public Engine {
   const std::string name_;  // the transport's
   MosaicDevicePort& port_;
   void* const compute_;
-  const EventFd wake_;
+  const EventFd wakeEvent_;
 
   // Of the communication thread.
   std::vector<MosaicCommunicator*> communicators_;  // by number of the group
   std::optional<TransportError> transportError_;
-  uint64_t launchedNumber_ = 0;  // the last operation that was launched
+  uint64_t lastLaunchedNumber_ = 0;  // the last operation that was launched
   bool isConnected_ = false;
   int64_t connectDeadline_ = 0;
 

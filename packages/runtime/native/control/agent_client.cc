@@ -46,7 +46,7 @@ void AgentClient::join() {
     deadline_ = monotonicNs() + options_.timeoutNs;
     thread_ = startThread("mosaic-control", [this] { run(); });
   }
-  stateChanged_.wait(lock, [this] { return isInterrupted_ || state_ != State::Connecting; });
+  stateChangedCondition_.wait(lock, [this] { return isInterrupted_ || state_ != State::Connecting; });
   if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (joinFailure_) throw Failure(*joinFailure_);
 }
@@ -56,12 +56,12 @@ void AgentClient::interrupt() {
     const Lock lock(mutex_);
     isInterrupted_ = true;
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
   wake();
 }
 
 void AgentClient::put(const std::string& key, const std::string& value) {
-  checkValue(key, value);
+  throwIfValueTooLong(key, value);
   Put frame;
   frame.key = key;
   frame.value.bytes = value;
@@ -78,8 +78,9 @@ std::optional<std::string> AgentClient::waitForValue(const std::string& key, int
   lock.unlock();
   send(encode(frame));
   lock.lock();
-  stateChanged_.wait_for(lock, std::chrono::nanoseconds(timeoutNs),
-                         [&] { return isInterrupted_ || pendingGet.value || state_ == State::Ended || isFinished(); });
+  stateChangedCondition_.wait_for(lock, std::chrono::nanoseconds(timeoutNs), [&] {
+    return isInterrupted_ || pendingGet.value || state_ == State::Ended || isFinished();
+  });
   const std::optional<std::string> value = pendingGet.value;
   if (--pendingGet.callerCount == 0) pendingGets_.erase(key);
   return value;
@@ -161,7 +162,7 @@ void AgentClient::leave(const std::string& lastOperation) {
   socket_.send(encode(frame));
   socket_.finish();
   wake();
-  stateChanged_.wait_for(lock, kLeaveTimeout, [this] { return state_ == State::Ended; });
+  stateChangedCondition_.wait_for(lock, kLeaveTimeout, [this] { return state_ == State::Ended; });
 }
 
 void AgentClient::send(const std::string& frame) {
@@ -220,15 +221,15 @@ bool AgentClient::connect() {
 }
 
 void AgentClient::pause(int timeoutMs) {
-  pollfd entry{wake_.fd(), POLLIN, 0};
+  pollfd entry{wakeEvent_.fd(), POLLIN, 0};
   poll(&entry, 1, timeoutMs);
-  wake_.reset();
+  wakeEvent_.reset();
 }
 
 /// Until the connection ends. Before the rank has joined, another agent may take its place.
 void AgentClient::serveConnection() {
   for (bool isOpen = true; isOpen && !isFinished();) {
-    pollfd entries[] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
+    pollfd entries[] = {{wakeEvent_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
     bool isJoined = false;
     {
       const Lock lock(mutex_);
@@ -243,7 +244,7 @@ void AgentClient::serveConnection() {
     }
     const int64_t waitNs = deadline_ + kAgentReportGraceNs - monotonicNs() + 1'000'000;
     poll(entries, 2, isJoined ? -1 : static_cast<int>(toMilliseconds(waitNs)));
-    if (entries[0].revents) wake_.reset();
+    if (entries[0].revents) wakeEvent_.reset();
     if (!entries[1].revents) continue;
     {
       const Lock lock(mutex_);
@@ -273,7 +274,7 @@ void AgentClient::endConnection(const std::string& reason) {
           failureRecord(MOSAIC_FAILURE_PEER_LOST, "connect: lost the connection to the agent of this host: " + reason);
     }
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
   if (!hasLeft) deliver([reason](ControlListener& listener) { listener.onControlLost(reason); });
 }
 

@@ -65,7 +65,7 @@ class AgentClient : public ControlPlane {
   void pause(int timeoutMs);
   void endConnection(const std::string& reason);
   void rejectJoin(MosaicFailureCode code, const std::string& message);
-  void wake() const { wake_.signal(); }
+  void wake() const { wakeEvent_.signal(); }
   void send(const std::string& frame);
 
   void handleFrame(const control::AgentSocket::FrameContent& content);
@@ -81,11 +81,11 @@ class AgentClient : public ControlPlane {
   std::optional<std::string> waitForValue(const std::string& key, int64_t timeoutNs, Condition isFinished);
 
   const AgentOptions options_;
-  const EventFd wake_;
+  const EventFd wakeEvent_;
   int64_t deadline_ = 0;  // of `join`; constant once the thread runs
 
   std::mutex mutex_;  // guards what follows, up to the listener's
-  std::condition_variable stateChanged_;
+  std::condition_variable stateChangedCondition_;
   control::AgentSocket socket_;
   State state_ = State::Connecting;
   std::optional<MosaicFailure> joinFailure_;    // why there is no joining

@@ -127,7 +127,7 @@ void AgentClient::onMemberTable(MemberTable frame) {
     hosts_ = std::move(frame.hosts);
     state_ = State::Joined;
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
 }
 
 void AgentClient::onValue(ValueMessage frame) {
@@ -136,7 +136,7 @@ void AgentClient::onValue(ValueMessage frame) {
     const auto entry = pendingGets_.find(frame.key);
     if (entry != pendingGets_.end()) entry->second.value = std::move(frame.value.bytes);
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
 }
 
 void AgentClient::onLost(const Lost& frame) {
@@ -153,7 +153,7 @@ void AgentClient::onLost(const Lost& frame) {
       deliver([rank, process](ControlListener& listener) { listener.onPeerLost(rank, process); });
     }
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
 }
 
 void AgentClient::onFailed(const Failed& frame) {
@@ -167,7 +167,7 @@ void AgentClient::onFailed(const Failed& frame) {
     const Lock lock(mutex_);
     if (!peerFailure_) peerFailure_ = cause;
   }
-  stateChanged_.notify_all();
+  stateChangedCondition_.notify_all();
   deliver([rank = frame.rank, cause](ControlListener& listener) { listener.onPeerFailed(rank, cause); });
 }
 

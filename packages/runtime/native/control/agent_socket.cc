@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kReadChunkBytes = 16384;
 constexpr size_t kMaxRetainedBytes = 65536;
 
-bool wouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+bool isRetryableError() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 uid_t getPeerUid(int fd) {
   ucred peer{};
@@ -72,7 +72,7 @@ void AgentSocket::flush() {
     const ssize_t count = ::send(fd_, outBuffer_.data() + sentOffset_, outBuffer_.size() - sentOffset_, MSG_NOSIGNAL);
     if (count > 0) {
       sentOffset_ += static_cast<size_t>(count);
-    } else if (wouldBlock()) {
+    } else if (isRetryableError()) {
       return;
     } else {
       // What came before the end is still to be read; reading finds the end.
@@ -101,7 +101,7 @@ bool AgentSocket::receive() {
   const size_t oldSize = inBuffer_.size();
   inBuffer_.resize(oldSize + kReadChunkBytes);
   const ssize_t count = recv(fd_, inBuffer_.data() + oldSize, kReadChunkBytes, 0);
-  const bool hasNoData = count < 0 && wouldBlock();
+  const bool hasNoData = count < 0 && isRetryableError();
   inBuffer_.resize(oldSize + static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return count > 0 || hasNoData;
 }

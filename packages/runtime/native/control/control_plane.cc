@@ -49,7 +49,7 @@ std::string ControlPlane::describeProcess(uint32_t rank, const std::string& reas
   return text + ")";
 }
 
-void ControlPlane::checkValue(const std::string& key, const std::string& value) {
+void ControlPlane::throwIfValueTooLong(const std::string& key, const std::string& value) {
   if (key.size() <= kMaxTextBytes && value.size() <= kMaxValueBytes) return;
   throw Failure(MOSAIC_FAILURE_DEVICE, "connect: put(" + key.substr(0, 64) + "): expected a key of at most " +
                                            std::to_string(kMaxTextBytes) + " bytes and a value of at most " +

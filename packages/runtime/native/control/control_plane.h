@@ -149,7 +149,7 @@ class ControlPlane {
 
  protected:
   /// Throws Failure for what `put` does not take.
-  static void checkValue(const std::string& key, const std::string& value);
+  static void throwIfValueTooLong(const std::string& key, const std::string& value);
 };
 
 }  // namespace mosaic

@@ -46,7 +46,7 @@ InProcessControl::~InProcessControl() {
   self.hasJoined = self.isLost = hasJoined_;
   if (!hasJoined_) return;
   notifyPeers([&](ControlListener& listener) { listener.onPeerLost(rank_, describeProcess(rank_)); });
-  world_->stateChanged_.notify_all();
+  world_->stateChangedCondition_.notify_all();
 }
 
 /// Ranks of one process are opened by one thread: each waits for another only where it needs it, in `get`.
@@ -59,14 +59,14 @@ void InProcessControl::join() {
 void InProcessControl::interrupt() {
   const Lock lock(world_->mutex_);
   isInterrupted_ = true;
-  world_->stateChanged_.notify_all();
+  world_->stateChangedCondition_.notify_all();
 }
 
 void InProcessControl::put(const std::string& key, const std::string& value) {
-  checkValue(key, value);
+  throwIfValueTooLong(key, value);
   const Lock lock(world_->mutex_);
   world_->values_.try_emplace(key, value);
-  world_->stateChanged_.notify_all();
+  world_->stateChangedCondition_.notify_all();
 }
 
 std::optional<MosaicFailure> InProcessControl::peerFailure() const {
@@ -82,7 +82,7 @@ std::optional<MosaicFailure> InProcessControl::peerFailure() const {
 std::string InProcessControl::get(const std::string& key) {
   Lock lock(world_->mutex_);
   const auto isFinished = [&] { return isInterrupted_ || world_->values_.contains(key) || peerFailure(); };
-  world_->stateChanged_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
+  world_->stateChangedCondition_.wait_for(lock, std::chrono::nanoseconds(world_->timeoutNs_), isFinished);
   if (isInterrupted_) throw Failure(MOSAIC_FAILURE_CLOSED, "connect: this rank closed while connecting");
   if (const auto entry = world_->values_.find(key); entry != world_->values_.end()) return entry->second;
   if (const auto failure = peerFailure()) throw Failure(*failure);
@@ -126,7 +126,7 @@ void InProcessControl::reportFailure(const MosaicFailure& cause) {
   const Lock lock(world_->mutex_);
   if (world_->failure_) return;
   world_->failure_ = {rank_, cause};
-  world_->stateChanged_.notify_all();
+  world_->stateChangedCondition_.notify_all();
   notifyPeers([&](ControlListener& listener) { listener.onPeerFailed(rank_, cause); });
 }
 

@@ -40,7 +40,7 @@ class InProcessWorld {
 
   // Recursive: a rank whose listener is called under it may be detached by that call, on the same thread.
   std::recursive_mutex mutex_;
-  std::condition_variable_any stateChanged_;
+  std::condition_variable_any stateChangedCondition_;
   std::vector<Rank> ranks_;
   std::map<std::string, std::string> values_;
   std::optional<std::pair<uint32_t, MosaicFailure>> failure_;

@@ -41,14 +41,14 @@ uint64_t dataOffset(uint64_t size) {
 
 uint64_t segmentBytes(uint64_t size) { return dataOffset(size) + pairCount(size) * channelCapacity(size); }
 
-std::runtime_error systemError(const std::string& message) {
+std::runtime_error makeSystemError(const std::string& message) {
   return std::runtime_error(message + ": " + std::strerror(errno));
 }
 
 uint8_t* map(uint64_t bytes, int fd) {
   const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) throw systemError("cannot map " + std::to_string(bytes) + " bytes of shared memory");
+  if (base == MAP_FAILED) throw makeSystemError("cannot map " + std::to_string(bytes) + " bytes of shared memory");
   return static_cast<uint8_t*>(base);
 }
 
@@ -73,10 +73,10 @@ std::shared_ptr<Segment> Segment::createAnonymous(uint32_t size) {
 std::shared_ptr<Segment> Segment::create(uint32_t size) {
   const uint64_t bytes = segmentBytes(size);
   const int fd = memfd_create("mosaic-collectives", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw systemError("cannot create shared memory");
+  if (fd < 0) throw makeSystemError("cannot create shared memory");
   uint8_t* base = nullptr;
   try {
-    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw systemError("cannot resize shared memory");
+    if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw makeSystemError("cannot resize shared memory");
     // No rank can shrink it while another uses it.
     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     base = map(bytes, fd);
@@ -90,7 +90,7 @@ std::shared_ptr<Segment> Segment::create(uint32_t size) {
 
 std::shared_ptr<Segment> Segment::open(const std::string& path, uint32_t size) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) throw systemError("cannot open the shared memory of this host's first rank, " + path);
+  if (fd < 0) throw makeSystemError("cannot open the shared memory of this host's first rank, " + path);
   struct stat info {};
   const uint64_t bytes = segmentBytes(size);
   uint8_t* base = nullptr;

@@ -183,7 +183,7 @@ void SharedMemory::popIfDone(Queue& queue) {
 /// Writes what fits of the messages to a peer into its ring buffer.
 bool SharedMemory::sendTo(uint32_t peer) {
   Queue& queue = sends_[peer];
-  Channel channel = outgoing(peer);
+  Channel channel = outgoingChannel(peer);
   uint64_t remainingBytes = kMaxCopyBytes;
   bool hasProgressed = false;
   while (!queue.empty() && remainingBytes > 0) {
@@ -227,7 +227,7 @@ bool SharedMemory::receiveFrom(uint32_t peer) {
   Queue& queue = receives_[peer];
   // Before reading: what a peer wrote before it closed is then seen.
   const bool isPeerClosed = isClosed(peer);
-  Channel channel = incoming(peer);
+  Channel channel = incomingChannel(peer);
   uint64_t remainingBytes = kMaxCopyBytes;
   bool hasProgressed = false, isStarved = false;
   while (!queue.empty() && remainingBytes > 0) {
@@ -280,23 +280,23 @@ bool SharedMemory::computeReduction(MosaicReduction& r) {
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
       MosaicMessage& message = r.messages[i];
       const bool hasOperand = headerMovedFlag(message) && message.state == MOSAIC_MESSAGE_PENDING;
-      readyElements =
-          std::min(readyElements, hasOperand ? incoming(localRanks_[message.peer]).readableBytes() / elementSize : 0);
+      readyElements = std::min(
+          readyElements, hasOperand ? incomingChannel(localRanks_[message.peer]).readableBytes() / elementSize : 0);
     }
     // Whole blocks only, but for the last: a trickle would cost more than it hides.
     if (readyElements < std::min(kReduceBlockElements, r.count - r.reduced)) break;
     for (uint32_t i = 0, next = 0; i < r.ranks; i++) {
       const void* operand = r.own + r.reduced * elementSize;
       if (i != r.position)
-        operand =
-            incoming(localRanks_[r.messages[next++].peer]).peekContiguous(readyElements * elementSize, bounceBuffer);
+        operand = incomingChannel(localRanks_[r.messages[next++].peer])
+                      .peekContiguous(readyElements * elementSize, bounceBuffer);
       reduction::accumulate(acc, operand, readyElements, dtype, op, i == 0);
     }
     reduction::finish(r.out + r.reduced * elementSize, acc, readyElements, dtype, op, r.ranks);
     for (uint32_t i = 0; i + 1 < r.ranks; i++) {
       MosaicMessage& message = r.messages[i];
       const uint32_t peer = localRanks_[message.peer];
-      Channel channel = incoming(peer);
+      Channel channel = incomingChannel(peer);
       channel.consume(readyElements * elementSize);
       message.moved += readyElements * elementSize;
       popIfDone(receives_[peer]);

@@ -66,8 +66,8 @@ class SharedMemory {
   void notify(uint32_t peer) const;
 
   bool isClosed(uint32_t peer) const { return segment_->page(peer).isClosed.load() != 0; }
-  Channel outgoing(uint32_t peer) const { return segment_->channel(localRank_, peer); }
-  Channel incoming(uint32_t peer) const { return segment_->channel(peer, localRank_); }
+  Channel outgoingChannel(uint32_t peer) const { return segment_->channel(localRank_, peer); }
+  Channel incomingChannel(uint32_t peer) const { return segment_->channel(peer, localRank_); }
 
   MosaicMatches matches_ = nullptr;
   std::vector<uint32_t> ranks_;    // of this host, in order; their indices are the peers of all that follows

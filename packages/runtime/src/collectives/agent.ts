@@ -127,7 +127,9 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
 /** Whether an address is of another host. A name may be this host's by ways that only the resolver has: it counts as such. */
 function isRemoteAddress(address: string | undefined): boolean {
   if (address === undefined || !/^[\d.]+$|:/.test(address)) return false;
-  const localAddresses = Object.values(networkInterfaces()).flatMap((infos = []) => infos.map((info) => info.address));
+  const localAddresses = Object.values(networkInterfaces()).flatMap((interfaceAddresses = []) =>
+    interfaceAddresses.map((interfaceAddress) => interfaceAddress.address),
+  );
   return !address.startsWith("127.") && !localAddresses.includes(address);
 }
 
@@ -254,22 +256,24 @@ async function startAgent(path: string, treePosition: TreePosition | undefined, 
     env: { ...env, ...(file ? { MOSAIC_TOKEN_FILE: resolvePath(file) } : {}) },
     stdio: ["pipe", "pipe", "pipe"],
   });
-  let [output, errors] = ["", ""];
-  child.stderr.on("data", (chunk: Buffer) => (errors += String(chunk)));
+  let [stdoutText, stderrText] = ["", ""];
+  child.stderr.on("data", (chunk: Buffer) => (stderrText += String(chunk)));
   return new Promise((resolve, reject) => {
-    const fail = (reason: string): void => {
+    const rejectStart = (reason: string): void => {
       clearTimeout(timer);
       reject(new MosaicError(`connect: the control-plane agent of this host did not start: ${reason}`));
     };
     const timer = setTimeout(() => {
-      fail(`timed out after ${timeout} s: it printed neither "ready" nor "in-use"${errors && `; ${errors.trim()}`}`);
+      rejectStart(
+        `timed out after ${timeout} s: it printed neither "ready" nor "in-use"${stderrText && `; ${stderrText.trim()}`}`,
+      );
       child.kill("SIGKILL");
     }, timeout * 1000);
-    child.on("error", ({ message }) => fail(message));
-    child.on("close", (code) => fail(errors.trim() || `exit code ${code}`));
+    child.on("error", ({ message }) => rejectStart(message));
+    child.on("close", (code) => rejectStart(stderrText.trim() || `exit code ${code}`));
     child.stdout.on("data", (chunk: Buffer) => {
-      output += String(chunk);
-      if (!/^(ready|in-use)\n/.test(output)) return;
+      stdoutText += String(chunk);
+      if (!/^(ready|in-use)\n/.test(stdoutText)) return;
       clearTimeout(timer);
       child.stdout.destroy();
       child.stderr.destroy();

@@ -66,7 +66,7 @@ export class NativeGroup extends CheckedGroup {
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkColor(color);
     const membership = await this.#nativeRank.split(this.#groupIndex, color, name);
-    const hosts = membership.ranks.map((member) => this.#nativeRank.hosts[member]!);
+    const hosts = membership.ranks.map((memberRank) => this.#nativeRank.hosts[memberRank]!);
     return new NativeGroup(this.#nativeRank, { name, ...membership, hosts });
   }
 

@@ -21,10 +21,10 @@ function storageAddress(x: Tensor | undefined): number {
 /** A call as native code reads it: numbers, lists preceded by their length. */
 function encodeCall(call: CollectiveCall): Float64Array {
   const { input, out, send = [], receive = [], transfers = [] } = call;
-  const representative = input ?? out;
+  const sampleTensor = input ?? out;
   const words = [
     collectiveOps.indexOf(call.op),
-    representative ? dtypeCodes[representative.dtype] : noDTypeCode,
+    sampleTensor ? dtypeCodes[sampleTensor.dtype] : noDTypeCode,
     reduceOps.indexOf(call.reduce ?? "sum"),
     call.root ?? 0,
     call.allowUnequalShapes ? 1 : 0,
@@ -32,7 +32,7 @@ function encodeCall(call: CollectiveCall): Float64Array {
     storageAddress(input),
   ];
   const pushList = (values: readonly number[]) => words.push(values.length, ...values);
-  pushList(representative?.shape ?? []);
+  pushList(sampleTensor?.shape ?? []);
   pushList(send);
   pushList(receive);
   words.push(transfers.length);
@@ -152,8 +152,11 @@ export class NativeRank {
   #releaseCompleted(): void {
     if (this.#pending.length === 0) return;
     const lastCompleted = callNative((addon) => addon.completed(this.#engine));
-    const firstRunning = this.#pending.findIndex(({ number }) => number > lastCompleted);
-    for (const completedOperation of this.#pending.splice(0, firstRunning < 0 ? this.#pending.length : firstRunning))
+    const firstPendingIndex = this.#pending.findIndex(({ number }) => number > lastCompleted);
+    for (const completedOperation of this.#pending.splice(
+      0,
+      firstPendingIndex < 0 ? this.#pending.length : firstPendingIndex,
+    ))
       completedOperation.release();
   }
 }

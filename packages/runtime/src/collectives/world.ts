@@ -56,10 +56,10 @@ export async function openWorld(
 ): Promise<readonly Context[]> {
   checkRank({ size });
   checkFunction("world: device", (options as Partial<WorldOptions> | null | undefined)?.device);
-  const { device, ...rest } = options;
+  const { device, ...worldOptions } = options;
   const devices = openDevices(size, collectives, device);
   const contextPromises = devices.map((rankDevice, rank) =>
-    init({ ...rest, device: rankDevice, collectives, rank, worldSize: size }),
+    init({ ...worldOptions, device: rankDevice, collectives, rank, worldSize: size }),
   );
   const outcomes = await Promise.allSettled(contextPromises);
   const failedOutcome = outcomes.find((outcome) => outcome.status === "rejected");

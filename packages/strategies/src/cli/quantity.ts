@@ -1,19 +1,19 @@
 // Parses option values: numbers with units.
 import { UsageError } from "./load.ts";
 
-const countUnits: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+const factorByCountUnit: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
 /** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
 export function parseCount(name: string, text: string, minimum = 1): number {
   const match = /^(\d+(?:\.\d+)?)([kmg]?)$/i.exec(String(text).replaceAll("_", ""));
-  const value = match ? Number(match[1]) * countUnits[match[2]!.toLowerCase()]! : Number.NaN;
+  const value = match ? Number(match[1]) * factorByCountUnit[match[2]!.toLowerCase()]! : Number.NaN;
   if (Number.isSafeInteger(value) && value >= minimum) return value;
   throw new UsageError(
     `--${String(name)}: expected an integer ≥ ${String(minimum)}, such as 4096, 128k or 1M, received "${String(text)}"`,
   );
 }
 
-const byteUnits: Readonly<Record<string, number>> = {
+const factorByByteUnit: Readonly<Record<string, number>> = {
   B: 1,
   kB: 1e3,
   MB: 1e6,
@@ -28,7 +28,7 @@ const byteUnits: Readonly<Record<string, number>> = {
 /** 80GB, 512MiB. */
 export function parseBytes(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
-  const value = match ? Number(match[1]) * (byteUnits[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
+  const value = match ? Number(match[1]) * (factorByByteUnit[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;
   if (value > 0 && Number.isFinite(value)) return value;
   throw new UsageError(`--${name}: expected an amount of memory, such as 80GB or 512MiB, received "${text}"`);
 }

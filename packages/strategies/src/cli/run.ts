@@ -43,14 +43,14 @@ function printNote(text: string): void {
 }
 
 /** Files that options name, checked before the work that is to be written to them. */
-function checkOutputPaths(targets: Readonly<Record<string, string | undefined>>): void {
-  const optionsByPath = new Map<string, string>();
-  for (const [option, path] of Object.entries(targets)) {
+function checkOutputPaths(pathByOption: Readonly<Record<string, string | undefined>>): void {
+  const optionByPath = new Map<string, string>();
+  for (const [option, path] of Object.entries(pathByOption)) {
     if (path === undefined) continue;
-    const otherOption = optionsByPath.get(resolve(path));
+    const otherOption = optionByPath.get(resolve(path));
     if (otherOption !== undefined)
       throw new UsageError(`--${option} ${path}: expected a different file from --${otherOption}`);
-    optionsByPath.set(resolve(path), option);
+    optionByPath.set(resolve(path), option);
     withOutputError(option, path, () => {
       const stats = statSync(path, { throwIfNoEntry: false });
       if (stats?.isDirectory()) throw new Error("expected a file, received a directory");
@@ -109,20 +109,20 @@ const tableColumns = [
 ] as const;
 
 /** Relative difference of times that the table marks as equal: predictions do not tell such strategies apart. */
-const EQUAL_TIMES = 0.01;
+const EQUAL_TIME_TOLERANCE = 0.01;
 
 /** Lines of text: a head, then a line for each. */
 function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly string[] {
-  const shortest = Math.min(...rows.map(({ seconds }) => seconds));
-  const timeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
+  const minSeconds = Math.min(...rows.map(({ seconds }) => seconds));
+  const formatTimeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
     if (evaluatedBy === "estimate") return "≈ ";
-    return seconds <= shortest * (1 + EQUAL_TIMES) ? "= " : "";
+    return seconds <= minSeconds * (1 + EQUAL_TIME_TOLERANCE) ? "= " : "";
   };
-  const isSeveralNodes = job.nodes > 1;
-  const titles = [...tableColumns, ...(isSeveralNodes ? ["axes between nodes"] : [])];
+  const isMultiNode = job.nodes > 1;
+  const titles = [...tableColumns, ...(isMultiNode ? ["axes between nodes"] : [])];
   const cells = rows.map((planned, i) => [
     `${i + 1}`,
-    `${timeMark(planned)}${formatSeconds(planned.seconds)}`,
+    `${formatTimeMark(planned)}${formatSeconds(planned.seconds)}`,
     formatSeconds(planned.forwardSeconds),
     formatSeconds(planned.exposedSeconds),
     formatBytes(planned.bytesWithinNodes),
@@ -130,7 +130,7 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
     `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
     planned.name,
     formatMesh(planned.mesh),
-    ...(isSeveralNodes ? [axesBetweenNodes(planned.mesh, job).join(", ")] : []),
+    ...(isMultiNode ? [axesBetweenNodes(planned.mesh, job).join(", ")] : []),
   ]);
   const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.

@@ -11,16 +11,17 @@ const MAX_ALTERNATIVES = 4;
 function formatExplanation({ best, ranking, job, refused }: Plan): string {
   const otherStrategies = ranking.filter((planned) => planned !== best);
   const families = new Set([best.family]);
-  const isFirstOfFamily = ({ family }: RankedStrategy): boolean =>
-    !families.has(family) && families.add(family).size > 0;
+  const addNewFamily = ({ family }: RankedStrategy): boolean => !families.has(family) && families.add(family).size > 0;
   const alternatives = otherStrategies
-    .filter((planned) => planned.fits && isFirstOfFamily(planned))
+    .filter((planned) => planned.fits && addNewFamily(planned))
     .slice(0, MAX_ALTERNATIVES);
   const oversized = otherStrategies.filter(({ fits }) => !fits);
-  const bytes = createBytesFormatter(job);
+  const formatBytesSent = createBytesFormatter(job);
   return [
-    `auto chose ${formatStrategy(best)}: ${formatCosts(best, bytes)}, predicted for ${job.profile.name}.`,
-    ...alternatives.map((planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, bytes)}.`),
+    `auto chose ${formatStrategy(best)}: ${formatCosts(best, formatBytesSent)}, predicted for ${job.profile.name}.`,
+    ...alternatives.map(
+      (planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, formatBytesSent)}.`,
+    ),
     ...(alternatives.some(({ seconds }) => seconds < best.seconds)
       ? [
           "Times are compared in steps of 1 %; equal steps are ranked by fewer bytes between nodes, then by less memory.",
@@ -48,16 +49,16 @@ function formatStrategy({ name, mesh }: RankedStrategy): string {
   return `${name} on ${formatMesh(mesh)}`;
 }
 
-function formatCosts(planned: RankedStrategy, bytes: FormatBytesSent): string {
+function formatCosts(planned: RankedStrategy, formatBytesSent: FormatBytesSent): string {
   const { seconds, exposedSeconds, peakBytes } = planned;
   const exposedText = `${formatSeconds(exposedSeconds)} of it exposed communication`;
-  return `${formatSeconds(seconds)} per step, ${exposedText}, ${bytes(planned)}, ${formatBytes(peakBytes)} peak memory`;
+  return `${formatSeconds(seconds)} per step, ${exposedText}, ${formatBytesSent(planned)}, ${formatBytes(peakBytes)} peak memory`;
 }
 
-function formatComparison(best: RankedStrategy, planned: RankedStrategy, bytes: FormatBytesSent): string {
+function formatComparison(best: RankedStrategy, planned: RankedStrategy, formatBytesSent: FormatBytesSent): string {
   const relativeExcess = planned.seconds / best.seconds - 1;
   const by = `${formatPercent(Math.abs(relativeExcess))} ${relativeExcess < 0 ? "less" : "more"}`;
-  return `${formatSeconds(planned.seconds)} (${by}), ${bytes(planned)}, ${formatBytes(planned.peakBytes)} held`;
+  return `${formatSeconds(planned.seconds)} (${by}), ${formatBytesSent(planned)}, ${formatBytes(planned.peakBytes)} held`;
 }
 
 /** The strategy that the planner chose, and why. */

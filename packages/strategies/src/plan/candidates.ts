@@ -36,10 +36,10 @@ interface NestedLevels {
 
 /** The backend itself. */
 function createBackend({ levels }: NestedLevels): AttentionBackend {
-  return levels.reduceRight((inner, level) => createLevel(level, inner), local());
+  return levels.reduceRight((inner, level) => createLevelBackend(level, inner), local());
 }
 
-function createLevel(level: NestingLevel, inner: AttentionBackend): AttentionBackend {
+function createLevelBackend(level: NestingLevel, inner: AttentionBackend): AttentionBackend {
   const { axis } = level;
   if (level.kind !== "mesh2d") return flatBackends[level.kind]({ axis, inner });
   const { shape, schedule, channels = 1 } = level;
@@ -118,7 +118,7 @@ function listNestings({
   const node = {
     nodes,
     gpusPerNode,
-    queriesPerKey: numHeads / numKvHeads,
+    queriesPerKvHead: numHeads / numKvHeads,
     parts: 1,
     maxRelativeVolume: maxRelativeVolume(ranks),
     isRecorded: ranks <= maxRecordedRanks,
@@ -135,7 +135,7 @@ interface SearchSpace {
   readonly nodes: number;
   readonly gpusPerNode: number;
   /** Query heads for each KV head. */
-  readonly queriesPerKey: number;
+  readonly queriesPerKvHead: number;
   /** In how many parts the keys come; queries travel once for all. */
   readonly parts: number;
   /** How many times what the best grid sends a grid may send. */
@@ -145,17 +145,19 @@ interface SearchSpace {
 }
 
 function composedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
-  const shares = divisors(ranks).filter((share) => share > 1 && share < ranks && share <= numHeads);
-  return shares.flatMap((share) => {
-    const seqRanks = ranks / share;
-    const head = headLevel("head", share);
-    const nearSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / share) };
-    const neighbourNestings = sequenceLevels("seq", seqRanks, nearSpace).map((level) =>
-      createNesting([head, level], { seq: seqRanks, head: share }),
+  const headRankCounts = divisors(ranks).filter(
+    (headRanks) => headRanks > 1 && headRanks < ranks && headRanks <= numHeads,
+  );
+  return headRankCounts.flatMap((headRanks) => {
+    const seqRanks = ranks / headRanks;
+    const head = headLevel("head", headRanks);
+    const neighbourSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / headRanks) };
+    const neighbourNestings = sequenceLevels("seq", seqRanks, neighbourSpace).map((level) =>
+      createNesting([head, level], { seq: seqRanks, head: headRanks }),
     );
     if (space.nodes === 1) return neighbourNestings;
     const separateNestings = sequenceLevels("seq", seqRanks, space).map((level) =>
-      createNesting([head, level], { head: share, seq: seqRanks }),
+      createNesting([head, level], { head: headRanks, seq: seqRanks }),
     );
     return [...neighbourNestings, ...separateNestings];
   });
@@ -164,20 +166,20 @@ function composedNestings(ranks: number, numHeads: number, space: SearchSpace): 
 function hierarchicalNestings(numHeads: number, space: SearchSpace): readonly NestedLevels[] {
   const { nodes, gpusPerNode } = space;
   if (nodes === 1 || gpusPerNode === 1) return [];
-  const between: NestingLevel = { kind: "ring", axis: "node", length: nodes };
-  const shares = divisors(gpusPerNode).filter((share) => share < gpusPerNode && share <= numHeads);
-  return shares.flatMap((share) => {
-    const gpuRanks = gpusPerNode / share;
+  const nodeLevel: NestingLevel = { kind: "ring", axis: "node", length: nodes };
+  const headRankCounts = divisors(gpusPerNode).filter((headRanks) => headRanks < gpusPerNode && headRanks <= numHeads);
+  return headRankCounts.flatMap((headRanks) => {
+    const gpuRanks = gpusPerNode / headRanks;
     const intraNodeLevels = sequenceLevels("gpu", gpuRanks, {
       ...space,
       nodes: 1,
       gpusPerNode: gpuRanks,
       parts: nodes,
     });
-    if (share === 1)
-      return intraNodeLevels.map((level) => createNesting([between, level], { node: nodes, gpu: gpuRanks }));
-    const mesh = { node: nodes, gpu: gpuRanks, head: share };
-    return intraNodeLevels.map((level) => createNesting([headLevel("head", share), between, level], mesh));
+    if (headRanks === 1)
+      return intraNodeLevels.map((level) => createNesting([nodeLevel, level], { node: nodes, gpu: gpuRanks }));
+    const mesh = { node: nodes, gpu: gpuRanks, head: headRanks };
+    return intraNodeLevels.map((level) => createNesting([headLevel("head", headRanks), nodeLevel, level], mesh));
   });
 }
 
@@ -217,9 +219,9 @@ function sequenceLevels(axis: string, length: number, space: SearchSpace): reado
  */
 function communicationVolume(
   { rows, columns }: { rows: number; columns: number },
-  { queriesPerKey, parts }: SearchSpace,
+  { queriesPerKvHead, parts }: SearchSpace,
 ): number {
-  return 5 * (columns - 1) + (6 / queriesPerKey) * parts * (rows - 1);
+  return 5 * (columns - 1) + (6 / queriesPerKvHead) * parts * (rows - 1);
 }
 
 /** All divisors, from 1. */

@@ -30,11 +30,11 @@ export const candidateOptions = defineOptions("candidate", {
 /** One way to attend, to be compared with others. */
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
-const positiveIntegerOption = { min: 1 } as const;
+const positiveRange = { min: 1 } as const;
 /** Heads are distributed in every way that divides them: more are a mistake. */
-const headCount = { min: 1, max: 65_536 } as const;
+const headCountRange = { min: 1, max: 65_536 } as const;
 
-function isByteCount(value: unknown): value is number {
+function isPositiveNumber(value: unknown): value is number {
   return typeof value === "number" && value > 0;
 }
 
@@ -44,19 +44,19 @@ function isCandidateList(value: unknown): value is readonly Candidate[] {
 
 export const planOptions = defineOptions("plan", {
   /** Length of the sequence of queries. */
-  tokens: option.integer(positiveIntegerOption),
+  tokens: option.integer(positiveRange),
   /** Length of the sequence of keys. Default: tokens. */
-  keyTokens: option.integer({ ...positiveIntegerOption, optional: true }),
+  keyTokens: option.integer({ ...positiveRange, optional: true }),
   /** Query heads. */
-  numHeads: option.integer(headCount),
+  numHeads: option.integer(headCountRange),
   /** Key heads; a divisor of numHeads. Default: numHeads. */
-  numKvHeads: option.integer({ ...headCount, optional: true }),
+  numKvHeads: option.integer({ ...headCountRange, optional: true }),
   /** Size of a head. */
-  headDim: option.integer(positiveIntegerOption),
+  headDim: option.integer(positiveRange),
   /** Whether heads have sinks. Default false. */
   sinks: option.boolean({ default: false }),
   /** Sequences that the ranks work on together. Default 1. */
-  batch: option.integer({ ...positiveIntegerOption, default: 1 }),
+  batch: option.integer({ ...positiveRange, default: 1 }),
   /** Of queries, keys and values. Default "bfloat16". */
   dtype: option.dtype({ default: "bfloat16" }),
   /** Which keys each query sees. Default: all. */
@@ -64,9 +64,9 @@ export const planOptions = defineOptions("plan", {
   /** How the sequence is cut. Default: "zigzag" if the mask is causal, else "contiguous". */
   placement: option.placement({ optional: true }),
   /** Nodes: rank = node · gpusPerNode + place in the node; at most 65 536 ranks. Default 1. */
-  nodes: option.integer({ ...positiveIntegerOption, default: 1 }),
+  nodes: option.integer({ ...positiveRange, default: 1 }),
   /** Ranks on each node. */
-  gpusPerNode: option.integer(positiveIntegerOption),
+  gpusPerNode: option.integer(positiveRange),
   /** What the ranks compute on, which selects the profile if none is given. Default "cpu". */
   device: option.oneOf(["cpu", "cuda"], {
     expected: '"cpu" or "cuda", or a profile',
@@ -79,13 +79,13 @@ export const planOptions = defineOptions("plan", {
    */
   profile: option.custom("a profile, or the name of a profile", isProfileLike, { optional: true }),
   /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. Default: no limit. */
-  memoryLimit: option.custom("a number of bytes > 0", isByteCount, { optional: true }),
+  memoryLimit: option.custom("a number of bytes > 0", isPositiveNumber, { optional: true }),
   /** Only strategies that run on this very mesh. Default: any mesh. */
   mesh: option.meshShape({ optional: true }),
   /** More ways to attend, beside those that are built in. Default: none. */
   candidates: option.custom("an array of candidates", isCandidateList, { optional: true }),
   /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
-  simulate: option.integer({ ...positiveIntegerOption, optional: true }),
+  simulate: option.integer({ ...positiveRange, optional: true }),
   /** Whether the simulations keep their events, to be drawn. Default false. */
   keepEvents: option.boolean({ default: false }),
   /** Called with how far the planning is. Default: nothing. */

@@ -100,13 +100,13 @@ export function plan(options: PlanOptions): Plan {
       refused.push({ name, mesh, error: error as Error });
     }
   }
-  const order = [...sortByCost(estimatedCandidates, ({ estimate: it }) => it)];
-  const fittingCandidates = order.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
-  if (fittingCandidates.length === 0) throw noStrategyError(job, order.map(toPeakMemory), refused);
+  const sortedCandidates = [...sortByCost(estimatedCandidates, ({ estimate: it }) => it)];
+  const fittingCandidates = sortedCandidates.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  if (fittingCandidates.length === 0) throw noStrategyError(job, sortedCandidates.map(toPeakMemory), refused);
   const finalists = new Set(fittingCandidates.slice(0, options.simulate ?? simulationBudget(job, fittingCandidates)));
   const simulatedCandidates: SimulatedCandidate[] = [];
   const addFinalist = (): void => {
-    const nextFinalist = fittingCandidates.find((other) => order.includes(other) && !finalists.has(other));
+    const nextFinalist = fittingCandidates.find((other) => sortedCandidates.includes(other) && !finalists.has(other));
     if (nextFinalist) finalists.add(nextFinalist);
   };
   for (const each of finalists) {
@@ -121,18 +121,18 @@ export function plan(options: PlanOptions): Plan {
       // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
-      order.splice(order.indexOf(each), 1);
+      sortedCandidates.splice(sortedCandidates.indexOf(each), 1);
       addFinalist();
     }
   }
   if (simulatedCandidates.length === 0) throw noStrategyError(job, [], refused);
   const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
   const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
-  const estimatedOnly = order.filter((each) => !finalists.has(each));
+  const unsimulatedCandidates = sortedCandidates.filter((each) => !finalists.has(each));
   if (!best.planned.fits) {
     throw noStrategyError(
       job,
-      [...rankedCandidates.map(({ planned }) => planned), ...estimatedOnly.map(toPeakMemory)],
+      [...rankedCandidates.map(({ planned }) => planned), ...unsimulatedCandidates.map(toPeakMemory)],
       refused,
     );
   }
@@ -142,7 +142,7 @@ export function plan(options: PlanOptions): Plan {
     prediction: best.prediction,
     ranking: [
       ...rankedCandidates.map(({ planned }) => planned),
-      ...estimatedOnly.map(({ candidate, estimate: it }) =>
+      ...unsimulatedCandidates.map(({ candidate, estimate: it }) =>
         createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
       ),
     ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
@@ -190,12 +190,14 @@ interface SimulatedCandidate {
   readonly prediction: Prediction;
 }
 
-function simulationBudget({ ranks }: PlanJob, fitting: readonly EstimatedCandidate[]): number {
+function simulationBudget({ ranks }: PlanJob, fittingCandidates: readonly EstimatedCandidate[]): number {
   // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
-  const firstOverBudget = fitting.findIndex(({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS);
-  return firstOverBudget < 0 ? fitting.length : Math.max(1, firstOverBudget);
+  const firstOverBudget = fittingCandidates.findIndex(
+    ({ estimate: it }) => (events += it.events * ranks) > MAX_SIMULATED_EVENTS,
+  );
+  return firstOverBudget < 0 ? fittingCandidates.length : Math.max(1, firstOverBudget);
 }
 
 function simulateCandidate(job: PlanJob, candidate: StrategyCandidate, keepEvents: boolean): SimulatedCandidate {
@@ -281,17 +283,17 @@ function toPeakMemory({ candidate: { name }, estimate: { peakBytes } }: Estimate
   return { name, peakBytes };
 }
 
-function noStrategyError(job: PlanJob, order: readonly PeakMemory[], refused: Plan["refused"]): Error {
+function noStrategyError(job: PlanJob, memoryByCandidate: readonly PeakMemory[], refused: Plan["refused"]): Error {
   const [firstRefusal] = refused;
-  if (order.length === 0) {
+  if (memoryByCandidate.length === 0) {
     const reason = firstRefusal ? `${firstRefusal.name}: ${firstRefusal.error.message}` : "no candidate on this mesh";
     return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
-  const smallest = order.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const leastMemory = memoryByCandidate.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${smallest.peakBytes} (${formatBytes(smallest.peakBytes)})`,
+    expected: `memoryLimit of at least ${leastMemory.peakBytes} (${formatBytes(leastMemory.peakBytes)})`,
     received: String(job.memoryLimit),
-    remedy: `${smallest.name} needs the least memory; use more ranks, or fewer tokens`,
+    remedy: `${leastMemory.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }

@@ -11,7 +11,7 @@ export function runStep({ command: [program, ...args], directory, env }, seconds
   return new Promise((resolve) => {
     // A group of its own, so that nothing that it started outlives it.
     const child = spawn(program, args, { cwd: directory, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
-    const end = (signal) => {
+    const killGroup = (signal) => {
       if (child.pid === undefined) return; // It never began.
       try {
         process.kill(-child.pid, signal);
@@ -19,8 +19,8 @@ export function runStep({ command: [program, ...args], directory, env }, seconds
     };
     let hasTimedOut = false;
     const timers = [
-      setTimeout(() => ((hasTimedOut = true), end("SIGTERM")), seconds * 1000),
-      setTimeout(() => end("SIGKILL"), seconds * 1000 + GRACE_MS),
+      setTimeout(() => ((hasTimedOut = true), killGroup("SIGTERM")), seconds * 1000),
+      setTimeout(() => killGroup("SIGKILL"), seconds * 1000 + GRACE_MS),
     ];
     const finish = (outcome) => {
       timers.forEach(clearTimeout);
@@ -28,7 +28,7 @@ export function runStep({ command: [program, ...args], directory, env }, seconds
     };
     for (const stream of [child.stdout, child.stderr]) stream.on("data", log);
     child.on("error", ({ message }) => finish(message));
-    child.on("exit", () => end("SIGTERM"));
+    child.on("exit", () => killGroup("SIGTERM"));
     child.on("close", (code, signal) =>
       finish(hasTimedOut ? "out of time" : code === 0 ? "ok" : signal ? `ended by ${signal}` : `exit ${code}`),
     );

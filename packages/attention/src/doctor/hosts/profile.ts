@@ -15,7 +15,7 @@ export function createProfile(calibrated: Profile, { hosts, measured }: HostsRes
     const links: readonly unknown[] = typeof ucx === "string" ? sockets : ucx;
     return links.filter((link): link is MeasuredLink => link !== null && "bandwidth" in (link as object));
   });
-  const between: Link | undefined =
+  const linkBetweenHosts: Link | undefined =
     isMultiNode && measuredLinks.length > 0
       ? {
           latency: median(measuredLinks.map(({ latency }) => latency)),
@@ -24,6 +24,6 @@ export function createProfile(calibrated: Profile, { hosts, measured }: HostsRes
           duplex: true,
         }
       : undefined;
-  const links = { ...calibrated.links, "inter-node": between ?? profiles["cpu-local"].links["inter-node"] };
+  const links = { ...calibrated.links, "inter-node": linkBetweenHosts ?? profiles["cpu-local"].links["inter-node"] };
   return { ...calibrated, name, ranksPerNode, links };
 }

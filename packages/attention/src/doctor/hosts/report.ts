@@ -6,8 +6,8 @@ import type { HostsResult, MeasuredLink } from "./run.ts";
 import type { SocketFailure, SocketLink } from "./sockets.ts";
 
 /** Milliseconds by which clocks may differ before it is a note, and a problem. */
-const CLOCK_NOTE_MS = 50;
-const CLOCK_PROBLEM_MS = 1000;
+const NOTE_CLOCK_OFFSET_MS = 50;
+const PROBLEM_CLOCK_OFFSET_MS = 1000;
 
 /** Findings of `mosaic-doctor --hosts`, in the order in which they are reported. */
 export function reportHosts(result: HostsResult): readonly Section[] {
@@ -26,15 +26,15 @@ export function reportHosts(result: HostsResult): readonly Section[] {
 function describeHost({ label, hostname, address, ranks, node, instructionSet, ucx, ...host }: HostInfo): Finding {
   const mtu = host.mtu === undefined ? "" : `, MTU ${host.mtu} on ${host.interface}`;
   const version = host.packages["@mosaic/attention"] ?? "unknown";
-  const count = `${ranks} rank${ranks === 1 ? "" : "s"}`;
+  const rankText = `${ranks} rank${ranks === 1 ? "" : "s"}`;
   const software = `Node ${node}, Mosaic ${version}, ${ucx === undefined ? "no UCX" : `UCX ${ucx}`}, ${instructionSet}`;
-  return ok(`${label}: ${hostname}, ${address}, ${count}, ${software}${mtu}`);
+  return ok(`${label}: ${hostname}, ${address}, ${rankText}, ${software}${mtu}`);
 }
 
 interface ComparedProperty {
   readonly description: string;
   readonly remedy: string;
-  readonly level: typeof note;
+  readonly createFinding: typeof note;
   valueOf(host: HostInfo): string | undefined;
 }
 
@@ -44,7 +44,7 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
     (name): ComparedProperty => ({
       ...{
         description: name,
-        level: problem,
+        createFinding: problem,
         remedy: "install the same version on all hosts: npm ci with one package-lock.json",
       },
       valueOf: (host) => host.packages[name],
@@ -52,28 +52,30 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
   );
   const comparedProperties: readonly ComparedProperty[] = [
     {
-      ...{ description: "Node's major version", level: problem, remedy: "install the same Node on all hosts" },
+      ...{ description: "Node's major version", createFinding: problem, remedy: "install the same Node on all hosts" },
       valueOf: ({ node }) => node.split(".")[0],
     },
     ...packages,
     {
       ...{
         description: "UCX",
-        level: note,
+        createFinding: note,
         remedy: "install the same UCX on all hosts that have CPU ranks: apt-get install libucx0",
       },
       valueOf: ({ ucx }) => ucx,
     },
     {
-      ...{ description: "CPU kernel instruction set", level: problem },
+      ...{ description: "CPU kernel instruction set", createFinding: problem },
       remedy:
         "set MOSAIC_ISA on all hosts to an instruction set that every host supports; init rejects a mismatch, because results would be rounded differently",
       valueOf: ({ instructionSet }) => instructionSet,
     },
   ];
-  const differences = comparedProperties.flatMap(({ description, remedy, level, valueOf }) => {
-    const groups = groupBy(hosts, (host) => valueOf(host) ?? "none");
-    return groups.size === 1 ? [] : [level(`${description} mismatch: ${formatGroups(groups)}`, remedy)];
+  const differences = comparedProperties.flatMap(({ description, remedy, createFinding, valueOf }) => {
+    const labelsByValue = groupBy(hosts, (host) => valueOf(host) ?? "none");
+    return labelsByValue.size === 1
+      ? []
+      : [createFinding(`${description} mismatch: ${formatGroups(labelsByValue)}`, remedy)];
   });
   if (differences.length > 0 || hosts.length < 2) return differences;
   return [ok("Node, Mosaic, UCX and instruction sets match")];
@@ -81,13 +83,13 @@ function compareVersions(hosts: readonly HostInfo[]): readonly Finding[] {
 
 /** Labels by value. */
 function groupBy(hosts: readonly HostInfo[], valueOf: (host: HostInfo) => string): ReadonlyMap<string, string[]> {
-  const groups = new Map<string, string[]>();
-  for (const host of hosts) groups.set(valueOf(host), [...(groups.get(valueOf(host)) ?? []), host.label]);
-  return groups;
+  const labelsByValue = new Map<string, string[]>();
+  for (const host of hosts) labelsByValue.set(valueOf(host), [...(labelsByValue.get(valueOf(host)) ?? []), host.label]);
+  return labelsByValue;
 }
 
-const formatGroups = (groups: ReadonlyMap<string, readonly string[]>): string =>
-  [...groups].map(([value, labels]) => `${value} on ${labels.join(", ")}`).join("; ");
+const formatGroups = (labelsByValue: ReadonlyMap<string, readonly string[]>): string =>
+  [...labelsByValue].map(([value, labels]) => `${value} on ${labels.join(", ")}`).join("; ");
 
 /** Only the endpoint needs a name; but addresses that change are better named. */
 function checkNames({ hosts, measured }: HostsResult): readonly Finding[] {
@@ -122,11 +124,11 @@ function checkClocks({ hosts, measured }: HostsResult): readonly Finding[] {
     const link = toLink(measured[0]!.sockets[i + 1]);
     if (!link) return [];
     const { wallClock, error } = link.clock;
-    const offset = Math.abs(wallClock) - error;
+    const minOffsetMs = Math.abs(wallClock) - error;
     const text = `clock offset of ${label} from ${hosts[0]!.label}: ${formatSigned(wallClock)} ms ± ${error.toFixed(1)} ms`;
     const remedy = `synchronize it: systemctl enable --now chronyd (or systemd-timesyncd) on ${label} and ${hosts[0]!.label}`;
-    if (offset < CLOCK_NOTE_MS) return [ok(text)];
-    return [offset < CLOCK_PROBLEM_MS ? note(text, remedy) : problem(text, remedy)];
+    if (minOffsetMs < NOTE_CLOCK_OFFSET_MS) return [ok(text)];
+    return [minOffsetMs < PROBLEM_CLOCK_OFFSET_MS ? note(text, remedy) : problem(text, remedy)];
   });
   return findings;
 }
@@ -136,8 +138,8 @@ const formatSigned = (value: number): string => `${value < 0 ? "−" : "+"}${Mat
 function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
   const hostsWithMtu = hosts.filter(({ mtu, interface: name }) => mtu !== undefined && name !== "lo");
   if (hostsWithMtu.length < 2) return [];
-  const groups = groupBy(hostsWithMtu, ({ mtu }) => String(mtu));
-  if (groups.size === 1) return [ok(`${hostsWithMtu[0]!.mtu} on all hosts`)];
+  const labelsByValue = groupBy(hostsWithMtu, ({ mtu }) => String(mtu));
+  if (labelsByValue.size === 1) return [ok(`${hostsWithMtu[0]!.mtu} on all hosts`)];
   const maxMtu = Math.max(...hostsWithMtu.map(({ mtu }) => mtu!));
   const lowMtuHosts = hostsWithMtu.filter(({ mtu }) => mtu! < maxMtu);
   const remedy = lowMtuHosts
@@ -145,7 +147,7 @@ function checkMtu(hosts: readonly HostInfo[]): readonly Finding[] {
     .join("; ");
   return [
     problem(
-      `mismatch: ${formatGroups(groups)}`,
+      `mismatch: ${formatGroups(labelsByValue)}`,
       `${remedy}, if the switches support this MTU; otherwise set the smallest MTU on all hosts`,
     ),
   ];
@@ -178,17 +180,17 @@ function checkSockets(result: HostsResult): readonly Finding[] {
 }
 
 function describeFailure({ from, to, value: { phase, reason } }: HostPair<SocketFailure>): Finding {
-  const direction = `${from.label} → ${to.label}`;
+  const pairText = `${from.label} → ${to.label}`;
   if (phase === "transfer") {
     return problem(
-      `${direction}: small messages arrive, large ones do not (${reason}): packets of the MTU size are dropped along the path`,
+      `${pairText}: small messages arrive, large ones do not (${reason}): packets of the MTU size are dropped along the path`,
       `lower the MTU of ${from.interface ?? "the interface"} on ${from.label} to the MTU of the network, or allow ICMP "fragmentation needed" messages`,
     );
   }
   const target = `${to.address}:${to.port}`;
   if (phase === "ping")
     return problem(
-      `${direction}: connected to ${target}, but no data arrives (${reason})`,
+      `${pairText}: connected to ${target}, but no data arrives (${reason})`,
       "check for a proxy or firewall",
     );
   const cause =
@@ -196,8 +198,8 @@ function describeFailure({ from, to, value: { phase, reason } }: HostPair<Socket
       ? "connection refused by a firewall"
       : `no response (${reason}): a firewall drops packets, or there is no route to the host`;
   return problem(
-    `${direction}: blocked: TCP to ${target}: ${cause}`,
-    `on ${to.label}, open TCP ports to the hosts of the job: either all ports, or one range for --ports 30000-30999 (mosaic-doctor), ucx({ ports }) and UCX_TCP_PORT_RANGE`,
+    `${pairText}: blocked: TCP to ${target}: ${cause}`,
+    `on ${to.label}, open TCP ports to the hosts of the job: either all ports, or one range such as 30000-30999, set with mosaic-doctor --ports, ucx({ ports }) and UCX_TCP_PORT_RANGE`,
   );
 }
 
@@ -207,14 +209,14 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
   const bandwidth = median(links.map(({ value }) => value.bandwidth));
   const latency = median(links.map(({ value }) => value.latency));
   return links.flatMap(({ from, to, value }) => {
-    const direction = `${from.label} → ${to.label}`;
+    const pairText = `${from.label} → ${to.label}`;
     const hasLowBandwidth = value.bandwidth < bandwidth / 2;
     const hasHighLatency = value.latency > 3 * latency && value.latency > 100e-6;
     return [
       ...(hasLowBandwidth
         ? [
             note(
-              `${direction}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
+              `${pairText}: ${formatRate(value.bandwidth)} MB/s, the median of all pairs is ${formatRate(bandwidth)}`,
               `run ethtool ${from.interface ?? "IFACE"} and ethtool ${to.interface ?? "IFACE"} on the two hosts: compare speed, duplex and errors; check for other traffic on both interfaces`,
             ),
           ]
@@ -222,7 +224,7 @@ function findSlowLinks(links: readonly HostPair<MeasuredLink>[]): readonly Findi
       ...(hasHighLatency
         ? [
             note(
-              `${direction}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
+              `${pairText}: latency ${formatMicroseconds(value.latency)} µs, the median of all pairs is ${formatMicroseconds(latency)}`,
               "check the route (traceroute), power saving and load",
             ),
           ]
@@ -237,11 +239,11 @@ function checkUcx(result: HostsResult): readonly Finding[] {
     const { ucx } = measured[from]!;
     return typeof ucx === "string" ? null : ucx[to]!;
   };
-  const reasons = new Map<string, string[]>();
+  const labelsByReason = new Map<string, string[]>();
   for (const [i, { ucx }] of measured.entries()) {
-    if (typeof ucx === "string") reasons.set(ucx, [...(reasons.get(ucx) ?? []), hosts[i]!.label]);
+    if (typeof ucx === "string") labelsByReason.set(ucx, [...(labelsByReason.get(ucx) ?? []), hosts[i]!.label]);
   }
-  const findings = [...reasons].map(([reason, labels]) => {
+  const findings = [...labelsByReason].map(([reason, labels]) => {
     if (/^not measured/.test(reason)) return note(reason);
     if (/^not installed/.test(reason))
       return note(reason, "run apt-get install libucx0 on these hosts: CPU ranks require UCX between hosts");
@@ -268,7 +270,7 @@ function toLink(value: SocketLink | SocketFailure | null | undefined): SocketLin
 
 /** Bandwidth and latency from each host, a row, to each other one, a column. */
 function formatMatrices({ hosts }: HostsResult, getLink: (from: number, to: number) => MeasuredLink | null): string {
-  const table = (title: string, format: (link: MeasuredLink) => string): string[] => {
+  const formatMatrix = (title: string, format: (link: MeasuredLink) => string): string[] => {
     const rows = [
       [title, ...hosts.map(({ label }) => `to ${label}`)],
       ...hosts.map(({ label }, from) => [
@@ -285,8 +287,8 @@ function formatMatrices({ hosts }: HostsResult, getLink: (from: number, to: numb
     );
   };
   return [
-    ...table("bandwidth, MB/s", ({ bandwidth }) => formatRate(bandwidth)),
-    ...table("latency, µs", ({ latency }) => formatMicroseconds(latency)),
+    ...formatMatrix("bandwidth, MB/s", ({ bandwidth }) => formatRate(bandwidth)),
+    ...formatMatrix("latency, µs", ({ latency }) => formatMicroseconds(latency)),
   ].join("\n");
 }
 

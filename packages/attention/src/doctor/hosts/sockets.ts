@@ -10,7 +10,7 @@ const PONG_BYTES = 16;
 const TRIAL_BYTES = 2 ** 20;
 const MAX_TRANSFER_BYTES = 2 ** 28;
 /** Seconds that a measurement of bandwidth is to take. */
-const TRANSFER_SECONDS = 0.4;
+const TARGET_TRANSFER_SECONDS = 0.4;
 const payloadChunk = Buffer.alloc(2 ** 18);
 
 /** Where a host listens. The nonce admits the hosts of the job: only the store of the job has it. */
@@ -103,7 +103,7 @@ export async function measureSocket(to: SocketAddress): Promise<SocketLink | Soc
     const { latency, clock } = await ping(pings);
     phase = "transfer";
     const trialSeconds = await transfer(to, TRIAL_BYTES);
-    const bytes = Math.round(Math.min(MAX_TRANSFER_BYTES, (TRIAL_BYTES / trialSeconds) * TRANSFER_SECONDS));
+    const bytes = Math.round(Math.min(MAX_TRANSFER_BYTES, (TRIAL_BYTES / trialSeconds) * TARGET_TRANSFER_SECONDS));
     const bandwidth = bytes > TRIAL_BYTES ? bytes / (await transfer(to, bytes)) : TRIAL_BYTES / trialSeconds;
     return { latency, bandwidth, clock };
   } catch (error) {

@@ -35,7 +35,7 @@ void simd() {
   }
 }
 
-void isaChoice() {
+void checkIsaChoice() {
   const std::vector<Isa> isas = supportedIsas();
   expect(chooseIsa(nullptr).isa == isas.back() && chooseIsa("").isa == isas.back(),
          "the fastest instruction set is the default");
@@ -113,7 +113,7 @@ void merge() {
   expect(lse.get(0, 0, 2) == 3 && out.get(0, 0, 2, 0) == 20, "merge: the first state is empty");
   expect(lse.get(0, 0, 3) == -INFINITY, "merge: both states are empty");
   expect(std::isnan(lse.get(0, 0, 4)) && std::isnan(out.get(0, 0, 4, 0)), "merge: NaN propagates");
-  expect(out.paddingIntact() && lse.paddingIntact(), "merge: no out-of-bounds writes");
+  expect(out.isPaddingIntact() && lse.isPaddingIntact(), "merge: no out-of-bounds writes");
 }
 
 /// Attention in a loop holds no more memory after many steps than after the first.
@@ -149,7 +149,7 @@ void checkSteadyMemory() {
 
 int checkBasics() {
   simd();
-  isaChoice();
+  checkIsaChoice();
   for (int threads : {1, 2, 5}) pool(threads);
   arena();
   merge();

@@ -31,7 +31,7 @@ struct Reference {
   double largestScore = 0;
   /// The largest sums of absolute terms in dq and dk. The terms cancel: p (dOut · v − delta) is small where softmax is
   /// nearly one-hot, but is rounded like its parts.
-  double dqTerms = 0, dkTerms = 0;
+  double maxDqTermSum = 0, maxDkTermSum = 0;
 
   uint8_t& sees(int64_t b, int64_t i, int64_t j) { return visiblePairs[static_cast<size_t>((b * Sq + i) * Sk + j)]; }
 
@@ -65,8 +65,8 @@ struct Reference {
         for (int64_t i = 0; i < Sq; ++i) computeRow(q, k, v, dOut, b, h, i, scale);
       }
     }
-    for (double x : dqAbsolute_) dqTerms = std::isfinite(x) ? std::max(dqTerms, x) : dqTerms;
-    for (double x : dkAbsolute_) dkTerms = std::isfinite(x) ? std::max(dkTerms, x) : dkTerms;
+    for (double x : dqAbsolute_) maxDqTermSum = std::isfinite(x) ? std::max(maxDqTermSum, x) : maxDqTermSum;
+    for (double x : dkAbsolute_) maxDkTermSum = std::isfinite(x) ? std::max(maxDkTermSum, x) : maxDkTermSum;
   }
 
  private:
@@ -100,10 +100,11 @@ struct Reference {
         dp[t] += dOut.get(b, h, i, d) * v.get(b, kv, keys[t], d);
       }
     }
-    double& del = row(delta, b, h, i);
-    for (int64_t d = 0; d < D; ++d) del += o[d] * dOut.get(b, h, i, d);
+    double& rowDelta = row(delta, b, h, i);
+    for (int64_t d = 0; d < D; ++d) rowDelta += o[d] * dOut.get(b, h, i, d);
     for (size_t t = 0; t < keys.size(); ++t) {
-      const double ds = p[t] * (dp[t] - del) * scale, absolute = p[t] * (std::fabs(dp[t]) + std::fabs(del)) * scale;
+      const double ds = p[t] * (dp[t] - rowDelta) * scale,
+                   absolute = p[t] * (std::fabs(dp[t]) + std::fabs(rowDelta)) * scale;
       const size_t keyOffset = static_cast<size_t>(((b * Hkv + kv) * Sk + keys[t]) * D);
       for (int64_t d = 0; d < D; ++d) {
         dv[keyOffset + static_cast<size_t>(d)] += p[t] * dOut.get(b, h, i, d);

@@ -20,9 +20,9 @@ inline double decode(DType dtype, const void* at) {
   uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
   if (dtype == DType::BFloat16) {
-    const uint32_t bits32 = uint32_t{bits} << 16;
+    const uint32_t floatBits = uint32_t{bits} << 16;
     float x;
-    std::memcpy(&x, &bits32, sizeof x);
+    std::memcpy(&x, &floatBits, sizeof x);
     return x;
   }
   const int sign = bits >> 15 ? -1 : 1, exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -93,14 +93,14 @@ class Tensor {
     forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, normal(random) * factor); });
   }
   /// Whether all bytes that belong to no element are as they were made.
-  bool paddingIntact() const {
+  bool isPaddingIntact() const {
     Tensor copy(*this);
     copy.forEachElement([&](int64_t b, int64_t h, int64_t s, int64_t d) {
       std::memset(copy.at(b, h, s, d), 0xff, static_cast<size_t>(dtypeBytes(view_.dtype)));
     });
     return std::all_of(copy.bytes_.begin(), copy.bytes_.end(), [](unsigned char c) { return c == 0xff; });
   }
-  bool sameBits(const Tensor& other) const { return bytes_ == other.bytes_; }
+  bool hasSameBits(const Tensor& other) const { return bytes_ == other.bytes_; }
   /// Keys or rows [first, first + count).
   TensorView rows(int64_t first, int64_t count) const {
     TensorView rowsView = view_;

@@ -118,9 +118,9 @@ struct SimdCheck {
     return true;
   }
 
-  static double bf16(uint16_t h) { return fromBits(uint32_t{h} << 16); }
+  static double bf16ToDouble(uint16_t h) { return fromBits(uint32_t{h} << 16); }
   /// Infinity counts as the next power of two, as rounding sees it.
-  static double f16(uint16_t h) {
+  static double f16ToDouble(uint16_t h) {
     const int exponent = h >> 10 & 31, mantissa = h & 1023;
     if (exponent == 31 && mantissa != 0) return __builtin_nan("");
     double x = exponent == 0 ? mantissa : mantissa + 1024;
@@ -133,10 +133,11 @@ struct SimdCheck {
     uint16_t half[L];
     for (uint32_t h = 0; h < 65536; h += L) {
       for (int i = 0; i < L; ++i) half[i] = static_cast<uint16_t>(h + static_cast<uint32_t>(i));
-      lanes("loadBf16", V::loadBf16(half), [&](int i) { return static_cast<float>(bf16(half[i])); });
+      lanes("loadBf16", V::loadBf16(half), [&](int i) { return static_cast<float>(bf16ToDouble(half[i])); });
       lanes("loadF16", V::loadF16(half), [&](int i) {
         const bool infinite = (half[i] & 0x7fff) == 0x7c00;
-        return infinite ? (half[i] >> 15 ? -__builtin_inff() : __builtin_inff()) : static_cast<float>(f16(half[i]));
+        return infinite ? (half[i] >> 15 ? -__builtin_inff() : __builtin_inff())
+                        : static_cast<float>(f16ToDouble(half[i]));
       });
     }
     for (int t = 0; t < 20'000; ++t) {
@@ -147,17 +148,17 @@ struct SimdCheck {
       V::storeBf16(half, V::load(a));
       for (int i = 0; i < L; ++i) {
         const bool high = (bitsOf(a[i]) & 0x7fffffffu) >= 0x7f7f8000u;  // rounds to infinity
-        const bool ok = a[i] != a[i] ? bf16(half[i]) != bf16(half[i])
+        const bool ok = a[i] != a[i] ? bf16ToDouble(half[i]) != bf16ToDouble(half[i])
                         : high       ? (half[i] & 0x7fff) == 0x7f80
-                                     : isNearest(a[i], half[i], bf16);
+                                     : isNearest(a[i], half[i], bf16ToDouble);
         expect(ok, "storeBf16", i);
       }
       V::storeF16(half, V::load(a));
       for (int i = 0; i < L; ++i) {
         const float magnitude = a[i] < 0 ? -a[i] : a[i];
-        const bool ok = a[i] != a[i]           ? f16(half[i]) != f16(half[i])
+        const bool ok = a[i] != a[i]            ? f16ToDouble(half[i]) != f16ToDouble(half[i])
                         : magnitude >= 65520.0f ? (half[i] & 0x7fff) == 0x7c00
-                                                : isNearest(a[i], half[i], f16);
+                                                : isNearest(a[i], half[i], f16ToDouble);
         expect(ok, "storeF16", i);
       }
     }
@@ -194,8 +195,8 @@ struct SimdCheck {
         }
         V::store(got, V::dot(V::loadPairs(x), V::loadPairs(y), V::load(c)));
         for (int i = 0; i < L; ++i) {
-          const double first = bf16(lowHalf(x[i])) * bf16(lowHalf(y[i]));
-          const double second = bf16(highHalf(x[i])) * bf16(highHalf(y[i]));
+          const double first = bf16ToDouble(lowHalf(x[i])) * bf16ToDouble(lowHalf(y[i]));
+          const double second = bf16ToDouble(highHalf(x[i])) * bf16ToDouble(highHalf(y[i]));
           const double error = got[i] - (first + second + static_cast<double>(c[i]));
           const double size = absolute(first) + absolute(second) + absolute(static_cast<double>(c[i]));
           expect(absolute(error) <= 0x1p-22 * size, "dot", i);
@@ -209,7 +210,7 @@ struct SimdCheck {
         for (int i = 0; i < L; ++i) a[i] = normalNumber(), b[i] = normalNumber();
         V::storeRows(lowBack, highBack, V::roundToPairs(V::load(a), V::load(b)));
         for (int i = 0; i < L; ++i) {
-          expect(isNearest(a[i], lowBack[i], bf16) && isNearest(b[i], highBack[i], bf16), "round", i);
+          expect(isNearest(a[i], lowBack[i], bf16ToDouble) && isNearest(b[i], highBack[i], bf16ToDouble), "round", i);
         }
       }
       lanes("rounded", V::roundToBf16(V::load(a)), [&](int i) { return a[i]; });

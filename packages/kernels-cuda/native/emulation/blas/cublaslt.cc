@@ -173,7 +173,7 @@ bool isInside(const Operand& x) {
   const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
   const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension +
                            static_cast<int64_t>(rows);
-  return deviceMemory().contain(x.data, static_cast<size_t>(elements) * elementBytes(type));
+  return deviceMemory().contains(x.data, static_cast<size_t>(elements) * elementBytes(type));
 }
 
 struct Task {
@@ -208,8 +208,8 @@ bool isDenseColumnMajor(const mosaicBlasLayout& x) {
 }
 
 /// Sizes that go together, in types that the library multiplies.
-bool isProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
-               const mosaicBlasLayout& out) {
+bool isSupportedProduct(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& a, const mosaicBlasLayout& b,
+                        const mosaicBlasLayout& out) {
   const uint64_t m = product.transposeA ? a.columns : a.rows, k = product.transposeA ? a.rows : a.columns;
   const uint64_t k2 = product.transposeB ? b.columns : b.rows, n = product.transposeB ? b.rows : b.columns;
   const bool hasSupportedTypes = a.type == b.type && (out.type == a.type || out.type == BLAS_FLOAT32) &&
@@ -228,7 +228,7 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasMatmulDesc product, Bl
                                           BlasLayout d, BlasPreference preference, int requestedCount,
                                           BlasHeuristicResult* choices, int* returnedCount) {
   *returnedCount = 0;
-  if (!isProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
+  if (!isSupportedProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
   if (requestedCount < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
   if (const char* setting = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); setting && *setting) return BLAS_NOT_SUPPORTED;
   AlgorithmData algorithmData{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
@@ -252,7 +252,8 @@ BlasStatus cublasLtMatmul(BlasHandle, BlasMatmulDesc product, const void* alpha,
   for (int i = 0; i < 4; i++) {
     if (alignmentOf(operands[i]) < algorithmData.alignments[i]) return BLAS_INVALID_VALUE;
   }
-  if (algorithmData.workspaceBytes > 0 && !deviceMemory().contain(workspace, workspaceBytes)) return BLAS_INVALID_VALUE;
+  if (algorithmData.workspaceBytes > 0 && !deviceMemory().contains(workspace, workspaceBytes))
+    return BLAS_INVALID_VALUE;
   if (checkReady() != CUDA_SUCCESS) return BLAS_NOT_INITIALIZED;
   if (const char* setting = std::getenv("MOSAIC_EMULATED_LATE_REFUSAL"); setting && *setting) return BLAS_NOT_SUPPORTED;
   const Task task{{static_cast<const char*>(a), *aLayout, product->transposeA != 0},

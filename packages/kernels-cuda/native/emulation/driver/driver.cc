@@ -24,7 +24,7 @@ std::atomic<long> launches{0};
 struct Function {
   std::string name;
   Kernel kernel;
-  std::atomic<unsigned> maxShared{48 * 1024};
+  std::atomic<unsigned> maxDynamicSharedBytes{48 * 1024};
 };
 
 Function* functionNamed(const char* name) {
@@ -152,7 +152,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (const CUresult code = checkReady()) return code;
-  if (moduleResult() != CUDA_SUCCESS) return moduleResult();
+  if (moduleLoadResult() != CUDA_SUCCESS) return moduleLoadResult();
   if (!image) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(uintptr_t{1});
   return liveResources().modules++, CUDA_SUCCESS;
@@ -167,7 +167,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
 
 CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value > maxSharedBytes()) return CUDA_ERROR_INVALID_VALUE;
-  reinterpret_cast<Function*>(function)->maxShared = static_cast<unsigned>(value);
+  reinterpret_cast<Function*>(function)->maxDynamicSharedBytes = static_cast<unsigned>(value);
   return checkReady();
 }
 
@@ -182,7 +182,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned gridX, unsigned gridY, uns
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (size_t{blockX} * blockY * blockZ > 1024 || blockX == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (sharedBytes > kernelFunction.maxShared) return CUDA_ERROR_INVALID_VALUE;
+  if (sharedBytes > kernelFunction.maxDynamicSharedBytes) return CUDA_ERROR_INVALID_VALUE;
   const long number = ++launches;
   if (number == rejectedLaunch()) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   auto arguments = kernelFunction.kernel.copyParameters(parameters[0]);

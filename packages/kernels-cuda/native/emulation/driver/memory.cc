@@ -95,7 +95,7 @@ GpuMemory& gpuMemory() {
 CUresult copy(void* to, const void* from, size_t bytes, CUstream stream, const void* device) {
   if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([=] {
-    if (bytes > 0 && !deviceMemory().contain(device, bytes)) {
+    if (bytes > 0 && !deviceMemory().contains(device, bytes)) {
       return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS,
                    "a copy of " + std::to_string(bytes) + " bytes is out of bounds of its allocation");
     }
@@ -110,9 +110,10 @@ extern "C" {
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const MemPoolProperties* properties) {
   if (const CUresult code = checkReady()) return code;
-  const bool isDevice = properties->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
-                        properties->locationType == MEM_LOCATION_TYPE_DEVICE && properties->locationId < devices();
-  if (!isDevice) return CUDA_ERROR_INVALID_VALUE;
+  const bool isPinnedDeviceMemory = properties->allocationType == MEM_ALLOCATION_TYPE_PINNED &&
+                                    properties->locationType == MEM_LOCATION_TYPE_DEVICE &&
+                                    properties->locationId < devices();
+  if (!isPinnedDeviceMemory) return CUDA_ERROR_INVALID_VALUE;
   *pool = gpuMemory().create();
   return liveResources().pools++, CUDA_SUCCESS;
 }
@@ -190,14 +191,14 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (!deviceMemory().contain(pointer<void>(from), bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!deviceMemory().contains(pointer<void>(from), bytes)) return CUDA_ERROR_INVALID_VALUE;
   return copy(pointer<void>(to), pointer<void>(from), bytes, stream, pointer<void>(to));
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
   if (const CUresult code = checkReady()) return code;
   streamOf(stream).enqueue([memory = pointer<void>(to), value, bytes] {
-    const bool isInside = deviceMemory().contain(memory, bytes);
+    const bool isInside = deviceMemory().contains(memory, bytes);
     if (!isInside) return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "memset is out of bounds of its allocation");
     std::memset(memory, value, bytes);
   });

@@ -17,8 +17,8 @@ bool& isInitialized() {
 }
 
 bool& hasContext() {
-  static thread_local bool hasCurrent = false;
-  return hasCurrent;
+  static thread_local bool hasCurrentContext = false;
+  return hasCurrentContext;
 }
 
 CUresult checkReady() {

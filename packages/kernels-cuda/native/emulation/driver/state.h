@@ -33,7 +33,7 @@ inline int initResult() { return static_cast<int>(setting("MOSAIC_EMULATED_INIT"
 /// Whether the driver brings kernels along; 0: the addon must have its own, as with NVIDIA's.
 inline bool hasKernels() { return setting("MOSAIC_EMULATED_KERNELS", 1) != 0; }
 /// What loading kernels returns.
-inline int moduleResult() { return static_cast<int>(setting("MOSAIC_EMULATED_MODULE", 0)); }
+inline int moduleLoadResult() { return static_cast<int>(setting("MOSAIC_EMULATED_MODULE", 0)); }
 /// The number, from 1, of the launch that fails, as an illegal access would make it; 0: none.
 inline long failingLaunch() { return setting("MOSAIC_EMULATED_FAILING_LAUNCH", 0); }
 /// The number, from 1, of the launch that is refused by the driver; 0: none.

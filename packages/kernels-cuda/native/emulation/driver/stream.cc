@@ -197,8 +197,8 @@ CUresult cuEventSynchronize(CUevent event) {
 }
 
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
-  const int64_t elapsed = eventOf(end).latestRecord()->nanoseconds() - eventOf(start).latestRecord()->nanoseconds();
-  *milliseconds = static_cast<float>(elapsed) / 1e6f;
+  const int64_t elapsedNs = eventOf(end).latestRecord()->nanoseconds() - eventOf(start).latestRecord()->nanoseconds();
+  *milliseconds = static_cast<float>(elapsedNs) / 1e6f;
   return contextStatus().get();
 }
 

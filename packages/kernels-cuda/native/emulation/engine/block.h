@@ -61,14 +61,14 @@ struct AsyncUnit {
 
 struct Warp {
   void* slot[32];
-  int arrivedLanes = 0;
+  int arrivedLaneCount = 0;
   const char* operation = nullptr;
   unsigned line = 0, column = 0;
   Clocks clocks;
 };
 
 struct Barrier {
-  int arrivedThreads = 0, expectedThreads = 0;
+  int arrivedThreadCount = 0, expectedThreadCount = 0;
   Clocks clocks{};
   std::vector<int> waitingThreads;
 };
@@ -97,7 +97,7 @@ struct Block {
   std::deque<int> readyThreads;
   Stack mainStack;
   std::exception_ptr error;
-  int liveThreads = 0;
+  int liveThreadCount = 0;
   uint32_t randomState = 1;
   uint64_t switches = 0, globalBytes = 0, sharedBytes = 0;
 
@@ -126,8 +126,8 @@ struct Block {
 
   /// At the front they run ahead, at the back they interleave.
   void wake(const int* threads, size_t count) {
-    const bool goesFirst = config.seed == 0 || (random() & 1);
-    readyThreads.insert(goesFirst ? readyThreads.begin() : readyThreads.end(), threads, threads + count);
+    const bool isQueuedFirst = config.seed == 0 || (random() & 1);
+    readyThreads.insert(isQueuedFirst ? readyThreads.begin() : readyThreads.end(), threads, threads + count);
   }
 
   int popReady() {
@@ -157,11 +157,11 @@ struct Block {
       if (!current->uncommittedCopies.empty()) fail("cp.async was not committed before exit");
       if (self.asyncUnit) self.asyncUnit->onThreadExit();
       current->state = "exited";
-      if (--self.liveThreads) self.readyThreads.push_front(self.popReady());
+      if (--self.liveThreadCount) self.readyThreads.push_front(self.popReady());
     } catch (...) {
       self.error = std::current_exception();
     }
-    if (self.error || !self.liveThreads) switchStacks(&current->stack, &self.mainStack);  // never comes back
+    if (self.error || !self.liveThreadCount) switchStacks(&current->stack, &self.mainStack);  // never comes back
     const int next = self.readyThreads.front();
     self.readyThreads.pop_front();
     self.switchTo(next);
@@ -185,7 +185,7 @@ struct Block {
     barriers = {};
     readyThreads.clear();
     error = nullptr;
-    liveThreads = threads;
+    liveThreadCount = threads;
     asyncUnit.reset();
     randomState = config.seed * 2654435761u + index.x * 97 + index.y * 89 + index.z * 83 + 1;
     std::fill(shared.begin(), shared.end(), char(0xff));  // NaN in every floating-point type
@@ -208,7 +208,7 @@ struct Block {
     fiber.state = "ready";
     fiber.uncommittedCopies.clear();
     fiber.groups.clear();
-    fiber.notFenced = {};
+    fiber.unfencedRange = {};
     const auto linearIndex = static_cast<unsigned>(thread);
     fiber.index = dim3(linearIndex % shape.x, linearIndex / shape.x % shape.y, linearIndex / (shape.x * shape.y));
     makeStack(&fiber.stack, fiber.memory.get(), kStackBytes, &entry);
@@ -233,7 +233,8 @@ struct Block {
     Shadow* const words = shadow.data();
     for (uint32_t word = first; word < end; word++) {
       Shadow& shadowWord = words[word];
-      if (shadowWord.pending & kCopyPending || !shadowWord.writer || !isOrdered(shadowWord.writer, actor, warp, clocks))
+      if (shadowWord.pending & kCopyPending || !shadowWord.writer ||
+          !isOrderedBefore(shadowWord.writer, actor, warp, clocks))
         failRead(word);
       if (warpOfRecord(shadowWord.read0) != warp) shadowWord.read1 = shadowWord.read0;  // another warp's record, too
       shadowWord.read0 = record;
@@ -250,31 +251,31 @@ struct Block {
     Shadow* const words = shadow.data();
     for (uint32_t word = first; word < end; word++) {
       Shadow& shadowWord = words[word];
-      if (shadowWord.writer && !isOrdered(shadowWord.writer, actor, warp, clocks))
+      if (shadowWord.writer && !isOrderedBefore(shadowWord.writer, actor, warp, clocks))
         failWrite(word, "over data of", shadowWord.writer);
       for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
         // What the whole warp has read precedes what its lanes do next.
-        if (!read || read >> kClockBits == kWarpActor + warp || isOrdered(read, actor, warp, clocks)) continue;
+        if (!read || read >> kClockBits == kWarpActor + warp || isOrderedBefore(read, actor, warp, clocks)) continue;
         failWrite(word, "of data still read by", read);
       }
       shadowWord = newShadow;
     }
-    if (!isInFlight) current->notFenced.include(first, end);
+    if (!isInFlight) current->unfencedRange.include(first, end);
   }
 
   /// fence.proxy.async: the asynchronous proxy sees what the current thread stored.
   void fenceAsyncProxy() {
-    auto& [first, end] = current->notFenced;
+    auto& [first, end] = current->unfencedRange;
     for (uint32_t word = first; word < end; word++) {
       Shadow& shadowWord = shadow[word];
       if (shadowWord.writer >> kClockBits == static_cast<uint32_t>(current->thread)) shadowWord.pending &= ~kNotFenced;
     }
-    current->notFenced = {};
+    current->unfencedRange = {};
   }
 
  private:
   /// Whether the access in `record` happened before what `actor` of `warp`, whose clocks are given, does now.
-  static bool isOrdered(uint32_t record, uint32_t actor, uint32_t warp, const Clocks& clocks) {
+  static bool isOrderedBefore(uint32_t record, uint32_t actor, uint32_t warp, const Clocks& clocks) {
     const uint32_t clock = record & kClockMask, otherWarp = warpOfRecord(record);
     if (otherWarp != warp) return clocks[otherWarp] >= clock;
     return record >> kClockBits == actor || clock < clocks[warp];

@@ -12,7 +12,7 @@ inline void collective(const char* operation, CallSite site, Lane& laneOperands,
   Fiber& fiber = *current;
   Warp& warp = thisBlock.warps[static_cast<size_t>(fiber.warp)];
   fiber.site = site;
-  if (warp.arrivedLanes == 0) {
+  if (warp.arrivedLaneCount == 0) {
     warp.operation = operation;
     warp.line = site.line();
     warp.column = site.column();
@@ -21,8 +21,8 @@ inline void collective(const char* operation, CallSite site, Lane& laneOperands,
          warp.operation + ":" + std::to_string(warp.line));
   }
   warp.slot[fiber.lane] = &laneOperands;
-  if (++warp.arrivedLanes < 32) return thisBlock.wait(operation);
-  warp.arrivedLanes = 0;
+  if (++warp.arrivedLaneCount < 32) return thisBlock.wait(operation);
+  warp.arrivedLaneCount = 0;
   combine(reinterpret_cast<Lane**>(warp.slot));
   int otherThreads[31], count = 0;
   for (int lane = 0; lane < 32; lane++) {
@@ -31,21 +31,22 @@ inline void collective(const char* operation, CallSite site, Lane& laneOperands,
   thisBlock.wake(otherThreads, 31);
 }
 
-/// bar.sync (`isBlocking`) and bar.arrive; `expectedThreads` complete it.
-inline void barrier(int id, int expectedThreads, bool isBlocking, CallSite site) {
+/// bar.sync (`isBlocking`) and bar.arrive; `expectedThreadCount` complete it.
+inline void barrier(int id, int expectedThreadCount, bool isBlocking, CallSite site) {
   Block& thisBlock = *block;
   current->site = site;
-  if (id < 0 || id >= 16 || expectedThreads <= 0 || expectedThreads % 32)
+  if (id < 0 || id >= 16 || expectedThreadCount <= 0 || expectedThreadCount % 32)
     fail("a barrier requires an index below 16 and whole warps");
   Barrier& bar = thisBlock.barriers[static_cast<size_t>(id)];
   const auto me = static_cast<size_t>(current->warp);
   Clocks& clocks = thisBlock.warps[me].clocks;
-  if (bar.arrivedThreads && bar.expectedThreads != expectedThreads) fail("barrier used with different thread counts");
-  bar.expectedThreads = expectedThreads;
+  if (bar.arrivedThreadCount && bar.expectedThreadCount != expectedThreadCount)
+    fail("barrier used with different thread counts");
+  bar.expectedThreadCount = expectedThreadCount;
   join(bar.clocks, clocks);
   if (isBlocking) bar.waitingThreads.push_back(current->thread);
   else clocks[me]++;  // what follows an arrive is not covered by it
-  if (++bar.arrivedThreads < expectedThreads) {
+  if (++bar.arrivedThreadCount < expectedThreadCount) {
     if (isBlocking) thisBlock.wait("__syncthreads/bar.sync");
     return;
   }

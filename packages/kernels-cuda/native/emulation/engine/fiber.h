@@ -108,7 +108,7 @@ struct Fiber {
   CallSite site;
   std::vector<Copy> uncommittedCopies;   // cp.async, not committed
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
-  StoredRange notFenced;                 // since its last fence.proxy.async
+  StoredRange unfencedRange;             // since its last fence.proxy.async
 };
 
 }  // namespace emulated

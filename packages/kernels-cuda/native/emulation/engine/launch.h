@@ -45,17 +45,17 @@ void launch(KernelFunction kernel, const Launch& at, const Parameters& parameter
     stats.globalBytes += threadBlock.globalBytes;
     stats.sharedBytes += threadBlock.sharedBytes;
   };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < config.workers; i++) helpers.emplace_back(runBlocks);
+  std::vector<std::thread> helperThreads;
+  for (int i = 1; i < config.workers; i++) helperThreads.emplace_back(runBlocks);
   runBlocks();
-  for (std::thread& helper : helpers) helper.join();
+  for (std::thread& helper : helperThreads) helper.join();
   if (error) std::rethrow_exception(error);
 }
 
 /// Global memory that a kernel touches must be allocated on the device.
 inline void checkGlobal(const void* pointer, size_t bytes, size_t alignment, const char* access) {
   if (reinterpret_cast<uintptr_t>(pointer) % alignment) fail(std::string("misaligned global ") + access);
-  if (!deviceMemory().contain(pointer, bytes)) fail(std::string("global ") + access + " out of bounds");
+  if (!deviceMemory().contains(pointer, bytes)) fail(std::string("global ") + access + " out of bounds");
   block->globalBytes += bytes;
 }
 

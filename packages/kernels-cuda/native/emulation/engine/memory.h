@@ -30,15 +30,15 @@ class AllocationMap {
   }
 
   /// Called for every access of every thread: each host thread caches the range that it found last.
-  bool contain(const void* pointer, size_t bytes) const {
-    static thread_local Allocation lastFound;
+  bool contains(const void* pointer, size_t bytes) const {
+    static thread_local Allocation lastFoundAllocation;
     const auto at = reinterpret_cast<uintptr_t>(pointer);
     const uint64_t epoch = epoch_.load(std::memory_order_acquire);
-    if (lastFound.epoch != epoch || at < lastFound.base || at >= lastFound.end) {
-      lastFound = find(at);
-      lastFound.epoch = epoch;
+    if (lastFoundAllocation.epoch != epoch || at < lastFoundAllocation.base || at >= lastFoundAllocation.end) {
+      lastFoundAllocation = find(at);
+      lastFoundAllocation.epoch = epoch;
     }
-    return at >= lastFound.base && at + bytes <= lastFound.end;
+    return at >= lastFoundAllocation.base && at + bytes <= lastFoundAllocation.end;
   }
 
  private:

@@ -48,7 +48,7 @@ class Warpgroups {
   Warpgroups(size_t threads)
       : lanes_(threads),
         issuedCounts_(threads / 32),
-        registers_(threads / 32, initialRegistersOf(threads)),
+        registerCounts_(threads / 32, initialRegistersOf(threads)),
         issueLog_(threads / 128) {}
 
   void fence() {
@@ -67,16 +67,16 @@ class Warpgroups {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->a != lanes[0]->a || lanes[i]->b != lanes[0]->b) fail("wgmma: descriptor mismatch between lanes");
       }
-      checkWarpgroup(lanes[0]->a, lanes[0]->b);
+      failIfOperandsDiffer(lanes[0]->a, lanes[0]->b);
       if (current->warp % 4 == 0) stats.wgmma.fetch_add(1, std::memory_order_relaxed);
     });
     WgmmaLane& lane = currentLane();
     if (!lane.isFenced) fail("wgmma without wgmma.fence since the last wait");
     float* accumulators = product.accumulators;
     const int count = product.columns / 2;
-    if (product.registers) checkFenced(lane, product.registers, 4);
+    if (product.registers) failIfUnfenced(lane, product.registers, 4);
     if (!lane.results.count(accumulators)) {
-      if (product.add) checkFenced(lane, accumulators, static_cast<size_t>(count));
+      if (product.add) failIfUnfenced(lane, accumulators, static_cast<size_t>(count));
       lane.results[accumulators].assign(accumulators, accumulators + count);
     }
     std::fill(accumulators, accumulators + count, NAN);
@@ -94,24 +94,24 @@ class Warpgroups {
         fail("wgmma.wait_group lists accumulators that no wgmma writes");
       }
     }
-    const size_t oldCount = lane.results.size();
+    const size_t oldResultCount = lane.results.size();
     collective("wgmma.wait_group", site, lane, [this, maxPending](WgmmaLane** lanes) {
       for (int i = 1; i < 32; i++) {
         if (lanes[i]->committed.size() != lanes[0]->committed.size())
           fail("wgmma: lanes committed different numbers of groups");
       }
-      const size_t total = lanes[0]->committed.size(), doneCount = total > maxPending ? total - maxPending : 0;
-      for (size_t group = 0; group < doneCount; group++) {
+      const size_t total = lanes[0]->committed.size(), doneGroupCount = total > maxPending ? total - maxPending : 0;
+      for (size_t group = 0; group < doneGroupCount; group++) {
         for (size_t i = 0; i < lanes[0]->committed[group].size(); i++) run(lanes, group, i);
       }
-      for (int i = 0; i < 32; i++) retireGroups(*lanes[i], doneCount);
+      for (int i = 0; i < 32; i++) retireGroups(*lanes[i], doneGroupCount);
     });
     for (const float* accumulators : completed) {
       if (lane.results.count(const_cast<float*>(accumulators))) {
         fail("wgmma.wait_group lists accumulators that are still pending");
       }
     }
-    if (oldCount - lane.results.size() != completed.size()) {
+    if (oldResultCount - lane.results.size() != completed.size()) {
       fail("wgmma.wait_group does not list all accumulators that it completes");
     }
   }
@@ -121,13 +121,13 @@ class Warpgroups {
     struct NoOperand {
     } nothing;
     collective("setmaxnreg.inc", site, nothing, [this, registers](NoOperand**) {
-      int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
+      int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
       if (registers < ownRegisters) fail("setmaxnreg.inc below the current register count");
-      while (registerPool_ < (registers - ownRegisters) * 32) {
+      while (freeRegisterCount_ < (registers - ownRegisters) * 32) {
         waitingForRegisters_.push_back(current->thread);
         block->wait("setmaxnreg.inc");
       }
-      registerPool_ -= (registers - ownRegisters) * 32;
+      freeRegisterCount_ -= (registers - ownRegisters) * 32;
       ownRegisters = registers;
     });
   }
@@ -137,9 +137,9 @@ class Warpgroups {
     struct NoOperand {
     } nothing;
     collective("setmaxnreg.dec", site, nothing, [this, registers](NoOperand**) {
-      int& ownRegisters = registers_[static_cast<size_t>(current->warp)];
+      int& ownRegisters = registerCounts_[static_cast<size_t>(current->warp)];
       if (registers > ownRegisters) fail("setmaxnreg.dec above the current register count");
-      registerPool_ += (ownRegisters - registers) * 32;
+      freeRegisterCount_ += (ownRegisters - registers) * 32;
       ownRegisters = registers;
       block->wake(waitingForRegisters_.data(), waitingForRegisters_.size());
       waitingForRegisters_.clear();
@@ -155,7 +155,7 @@ class Warpgroups {
     for (size_t warp = 0; warp < issuedCounts_.size(); warp++) {
       if (issuedCounts_[warp] != issuedCounts_[warp / 4 * 4])
         return "wgmma: a warp issued fewer products than its warpgroup";
-      if (registers_[warp] != registers_[warp / 4 * 4]) return "setmaxnreg in only some warps of a warpgroup";
+      if (registerCounts_[warp] != registerCounts_[warp / 4 * 4]) return "setmaxnreg in only some warps of a warpgroup";
     }
     return "";
   }
@@ -165,7 +165,7 @@ class Warpgroups {
   static int initialRegistersOf(size_t threads) { return std::min(65536 / static_cast<int>(threads) / 8 * 8, 255); }
 
   /// Of registers that no product has used before, the contents at the fence are unknown.
-  static void checkFenced(WgmmaLane& lane, const void* registers, size_t words) {
+  static void failIfUnfenced(WgmmaLane& lane, const void* registers, size_t words) {
     const auto [entry, isNew] = lane.atFence.try_emplace(registers, words);
     if (isNew) std::memcpy(entry->second.data(), registers, words * 4);
     if (std::memcmp(entry->second.data(), registers, words * 4) == 0) return;
@@ -175,7 +175,7 @@ class Warpgroups {
   WgmmaLane& currentLane() { return lanes_[static_cast<size_t>(current->thread)]; }
 
   /// The current warp's next product is what other warps of its warpgroup have as theirs of that number.
-  void checkWarpgroup(uint64_t a, uint64_t b) {
+  void failIfOperandsDiffer(uint64_t a, uint64_t b) {
     const auto warp = static_cast<size_t>(current->warp);
     auto& issueOrder = issueLog_[warp / 4];
     const size_t issueIndex = issuedCounts_[warp]++;
@@ -254,9 +254,10 @@ class Warpgroups {
     }
   }
 
-  /// Removes the first `doneCount` groups, and gives the accumulators that no later one uses their values.
-  static void retireGroups(WgmmaLane& lane, size_t doneCount) {
-    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(doneCount));
+  /// Removes the first `doneGroupCount` groups, and gives the accumulators that
+  /// no later one uses their values.
+  static void retireGroups(WgmmaLane& lane, size_t doneGroupCount) {
+    lane.committed.erase(lane.committed.begin(), lane.committed.begin() + static_cast<long>(doneGroupCount));
     const auto isInUse = [&](const float* accumulators) {
       const auto usesAccumulators = [&](const auto& group) {
         const auto writesAccumulators = [&](const WgmmaOperation& op) { return op.accumulators == accumulators; };
@@ -278,8 +279,8 @@ class Warpgroups {
 
   std::vector<WgmmaLane> lanes_;
   std::vector<size_t> issuedCounts_;
-  std::vector<int> registers_;
-  int registerPool_ = 0;
+  std::vector<int> registerCounts_;
+  int freeRegisterCount_ = 0;
   std::vector<int> waitingForRegisters_;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> issueLog_;
   Operands operands_;  // of the product under way: too large for a fiber's stack
