@@ -40,7 +40,12 @@ describe("what is counted", () => {
       bytes: countBytes(problem) / 3,
       exponentials: countExponentials(problem) / 2,
     };
-    expect(lowerBound(problem, rates)).toEqual({ productSeconds: 1, memorySeconds: 3, exponentialSeconds: 2, seconds: 3 });
+    expect(lowerBound(problem, rates)).toEqual({
+      productSeconds: 1,
+      memorySeconds: 3,
+      exponentialSeconds: 2,
+      seconds: 3,
+    });
   });
 
   it("is what the page states", () => {
