@@ -36,7 +36,7 @@ const BANNED_WORDS = [
   { word: /\btroubles?\b/, instead: "failure or problem" },
   { word: /\bwhoever\b/, instead: "the caller, the owner or any rank that" },
   { word: /\bunasked\b/, instead: "without extra code, or without being requested" },
-  { word: /\bfrom afar\b/, instead: "of a distant rank" },
+  { word: /\bfrom afar\b/, instead: "of a remote rank" },
   { word: /\bone's own\b/, instead: "local, or custom" },
   { word: /\byours to dispose\b/, instead: "the caller disposes it" },
   { word: /\btwice is fine\b/, instead: "idempotent" },

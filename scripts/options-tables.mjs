@@ -149,13 +149,13 @@ export async function updateTables(root, { isCheck = false } = {}) {
     const { text, faults: found } = createSection(declarations, knownComments);
     faults.push(...found.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
-    const [textBefore, textAfter] = readme.split(START_MARKER);
-    const textBehind = textAfter?.split(END_MARKER)[1];
-    if (textBehind === undefined) {
+    const [textBefore, textAfterStart] = readme.split(START_MARKER);
+    const textAfterSection = textAfterStart?.split(END_MARKER)[1];
+    if (textAfterSection === undefined) {
       faults.push(`${relative(root, path)}: expected a section ${START_MARKER} … ${END_MARKER}, found none`);
       continue;
     }
-    const updatedReadme = `${textBefore}${START_MARKER}\n\n${text}\n${END_MARKER}${textBehind}`;
+    const updatedReadme = `${textBefore}${START_MARKER}\n\n${text}\n${END_MARKER}${textAfterSection}`;
     if (updatedReadme === readme) continue;
     if (isCheck)
       faults.push(`${relative(root, path)}: the option tables are out of date; run node scripts/options-tables.mjs`);

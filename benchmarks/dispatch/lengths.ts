@@ -24,13 +24,13 @@ const TOKENS_PER_BYTE = 0.29335;
 const PILE_LOG_DEVIATION = 1.2;
 
 /** Log-normal of a mean in KiB. */
-function pileLengths(kibibytes: number): (draw: UniformGenerator) => number {
-  const mean = kibibytes * 1024 * TOKENS_PER_BYTE;
+function pileLengths(meanKib: number): (draw: UniformGenerator) => number {
+  const mean = meanKib * 1024 * TOKENS_PER_BYTE;
   return sampleLogNormal(Math.log(mean) - PILE_LOG_DEVIATION ** 2 / 2, PILE_LOG_DEVIATION);
 }
 
-const pileSource = (kibibytes: number): string =>
-  `mean of ${kibibytes} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens per byte; assumed log deviation ${PILE_LOG_DEVIATION}`;
+const pileSource = (meanKib: number): string =>
+  `mean of ${meanKib} KiB from table 1 of the Pile (arXiv 2101.00027), 0.29335 tokens per byte; assumed log deviation ${PILE_LOG_DEVIATION}`;
 const MAGI_SOURCE = "parameters of our simulation of MagiAttention, which samples an unpublished histogram";
 const OWN_SOURCE = "ours";
 

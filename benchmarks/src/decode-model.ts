@@ -39,7 +39,7 @@ class Block extends mosaic.Module {
 }
 
 /** Steps for which a cache has room. */
-const STEPS = 4096;
+const MAX_CACHED_STEPS = 4096;
 
 /** A model and a cache that is filled; `step` decodes one token of each sequence. */
 export class DecodeRun implements Disposable {
@@ -57,7 +57,7 @@ export class DecodeRun implements Disposable {
     this.#ctx = ctx;
     this.#problem = problem;
     this.#blocks = Array.from({ length: numLayers }, () => new Block(ctx, problem, positions));
-    const maxTokens = batch * (length + STEPS);
+    const maxTokens = batch * (length + MAX_CACHED_STEPS);
     this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headSize: headDim, maxTokens, dtype });
     this.#sequences = Array.from({ length: batch }, () => this.#cache.createSequence());
     // The same on every rank.
@@ -75,7 +75,7 @@ export class DecodeRun implements Disposable {
   /** Enqueues one step. */
   step(): void {
     const { length } = this.#problem;
-    if (this.#sequences[0]!.length === length + STEPS)
+    if (this.#sequences[0]!.length === length + MAX_CACHED_STEPS)
       for (const sequence of this.#sequences) sequence.truncate(length);
     const out = mosaic.noGrad(() =>
       mosaic.scope(() => {

@@ -207,6 +207,8 @@ function printReport(result: LoadReport & { readonly killed: object; readonly st
   console.log(`${completed} completed, ${cancelled} cancelled, rejected by status ${JSON.stringify(refused)}`);
   console.log(`${seconds.toFixed(1)} s, ${tokensPerSecond.toFixed(0)} tokens/s`);
   console.log(`latency ${JSON.stringify(latency)} ms, first token ${JSON.stringify(firstToken)} ms`);
-  console.log(`after a killed rank ${JSON.stringify(result.killed)}, after SIGTERM ${JSON.stringify(result.stopped)}`);
+  console.log(
+    `rank killed: requests and restart ${JSON.stringify(result.killed)}; SIGTERM: shutdown ${JSON.stringify(result.stopped)}`,
+  );
   for (const fault of result.faults) console.error(fault);
 }

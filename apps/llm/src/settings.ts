@@ -148,7 +148,11 @@ const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
   backend: { defaultValue: "ring", text: backendNames.join(", ") },
   out: { defaultValue: "", text: "output folder; default: the model folder" },
   length: { defaultValue: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's maximum", min: 0 },
-  trials: { defaultValue: 16, text: "number of texts per length and depth", min: 1 },
+  trials: {
+    defaultValue: 16,
+    text: "number of held-out texts (perplexity), or of trials per length and needle depth (needle)",
+    min: 1,
+  },
   prompt: { defaultValue: "And it came to pass in those days, that", text: "prompt to generate from" },
   tokens: { defaultValue: 120, text: "tokens to generate", min: 1 },
   temperature: {

@@ -154,11 +154,11 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
   return [
     ...(errorUnits <= limit
       ? []
-      : [`${name} of the ranks differs from float64 by ${errorUnits} units, ${describeLimit(limit)}`]),
+      : [`distributed ${name} differs from float64 by ${errorUnits} rounding units, ${describeLimit(limit)}`]),
     ...(differenceUnits <= limit + 1
       ? []
       : [
-          `${name} of the ranks differs from the single device by ${differenceUnits} units, ${describeLimit(limit + 1)}`,
+          `distributed ${name} differs from the single-device result by ${differenceUnits} rounding units, ${describeLimit(limit + 1)}`,
         ]),
     ...(roundingUnit <= REFERENCE_LIMIT[dtype] * size
       ? []

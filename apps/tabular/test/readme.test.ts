@@ -4,15 +4,15 @@ import { expect, it } from "vitest";
 
 /** What of scripts/doc-examples.mjs, which runs the packages' examples, serves here. */
 interface Examples {
-  blocksOf(markdown: string): { readonly code: string }[];
+  parseBlocks(markdown: string): { readonly code: string }[];
   instrument(code: string): string;
 }
 
 const here = (path: string): string => fileURLToPath(new URL(path, import.meta.url));
 
 it("runs the README's example", async () => {
-  const { blocksOf, instrument } = (await import(here("../../../scripts/doc-examples.mjs"))) as Examples;
-  const blocks = blocksOf(readFileSync(here("../README.md"), "utf8"));
+  const { parseBlocks, instrument } = (await import(here("../../../scripts/doc-examples.mjs"))) as Examples;
+  const blocks = parseBlocks(readFileSync(here("../README.md"), "utf8"));
   expect(blocks).toHaveLength(1);
   const code = instrument(blocks[0]!.code);
   expect(code).toContain("__value(");

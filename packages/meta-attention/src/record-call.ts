@@ -31,9 +31,9 @@ export function recordRouting(
     const { topK, noise, chosen, dryRun } = call;
     const { chunks } = config;
     const { numHeads, numKvHeads, headDim, combine, scale } = settings;
-    const choiceText = chosen ? `${formatChosen([chosen])} given` : `top ${topK} of ${chunks.all.length}`;
+    const choiceText = chosen ? `given chunks ${formatChosen([chosen])}` : `top ${topK} of ${chunks.all.length} chunks`;
     const fields = [
-      `${config.label} routes: chunks ${choiceText}`,
+      `${config.label} routing: ${choiceText}`,
       `${chunks.perRank} chunks per rank`,
       `${x.dtype} [${x.shape[0]},S,${x.shape[2]}]`,
       `heads ${numHeads}/${numKvHeads} of size ${headDim}`,

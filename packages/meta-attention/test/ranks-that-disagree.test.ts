@@ -54,7 +54,7 @@ describe("what differs between ranks is named on both", () => {
   ])("%s", async (_, [usual, odd], sides) => {
     for (const message of await collectErrors([{ options: usual }, { options: odd }])) {
       for (const side of sides) expect(message).toContain(side);
-      expect(message).toMatch(/meta\(sp\) routes: .*meta\(sp\) routes: /s);
+      expect(message).toMatch(/meta\(sp\) routing: .*meta\(sp\) routing: /s);
       expect(message).toContain("all ranks of a group must call the same collectives in the same order");
     }
   });

@@ -142,7 +142,7 @@ function methodBars(methods: readonly MethodResult[], y: AxisScale): readonly st
     }),
     ...drawLegend(left, [
       [paletteColor(0), "share of the best chunks that were selected"],
-      [paletteColor(2), "attention mass on selected / on best chunks"],
+      [paletteColor(2), "attention mass on selected chunks, relative to the best chunks"],
       ["#b5446e", "dashed: chance level"],
     ]),
   ];

@@ -26,7 +26,7 @@ export const [factLength, questionLength] = [5, 3] as const;
 export function factTokens(tokenizer: Tokenizer): FactTokens {
   const ids = Array.from({ length: tokenizer.vocabSize() }, (_, id) => id);
   const words = ids.filter((id) => /^ [A-Za-z]+$/.test(tokenizer.decode([id])));
-  const characterToken = (characterText: string): number => tokenizer.encode(characterText)[0]!;
+  const characterToken = (character: string): number => tokenizer.encode(character)[0]!;
   const values = [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"].map(characterToken);
   return { open: characterToken("("), close: characterToken(")"), words, values };
 }

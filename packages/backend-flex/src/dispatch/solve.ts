@@ -16,8 +16,8 @@ const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
 const DESCENT_MAX_VISITS = 6e6;
 /** Refinement aims a little above the bound, and once a little more above it: for fewer rows. */
 const TARGET_SLACK = 1.002;
-const LOOSER_TARGET_FACTORS = [1, 1.01];
-const TIGHTER_TARGET_SHARES = [0.5, 0.8];
+const TARGET_TIME_FACTORS = [1, 1.01];
+const TARGET_GAP_SHARES = [0.5, 0.8];
 
 /** The best placement, and what it was found from. */
 export function solve(
@@ -49,11 +49,11 @@ export function solve(
   ]);
   for (const start of starts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
   const startCandidate = minimumObjective(results);
-  for (const targetFactor of LOOSER_TARGET_FACTORS)
+  for (const targetFactor of TARGET_TIME_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
   // Ranks that cannot reach the goal: aims near what there is, so that the slowest of them count and not their sum.
-  for (const targetShare of TIGHTER_TARGET_SHARES) {
-    search(minimumObjective(results), 1 / 6 / TIGHTER_TARGET_SHARES.length, {
+  for (const targetShare of TARGET_GAP_SHARES) {
+    search(minimumObjective(results), 1 / 6 / TARGET_GAP_SHARES.length, {
       targetTime: targetTime + targetShare * Math.max(0, best.time - targetTime),
       seed: 777,
     });

@@ -28,7 +28,7 @@ export async function measureBackend(ctx: Context, backend: AttentionBackend, tr
     weights: trial.dtype,
   });
   const results = Object.fromEntries(names.map((name) => [name, measureResult(name)]));
-  return { trial: trial.name, results, lse: trial.values?.isNearTie ? 0 : lse };
+  return { trial: trial.name, results, lse: trial.values?.hasSeparatedScores ? 0 : lse };
 }
 
 /**

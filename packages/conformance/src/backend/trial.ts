@@ -18,15 +18,15 @@ export interface ValueTransform {
    * Whether scores are so far apart that no rounding changes which is the largest of a row: that key takes all, and results
    * are as exact as those of ordinary scores, although an lse of 1e9 is rounded by 32.
    */
-  readonly isNearTie: boolean;
+  readonly hasSeparatedScores: boolean;
   transform(problem: AttentionProblem, dtype: DType): Pick<AttentionProblem, "q" | "k">;
 }
 
 /** Queries, and so scores, so many times as large. */
-function scaledScores(size: number, isNearTie: boolean): ValueTransform {
+function scaledScores(size: number, hasSeparatedScores: boolean): ValueTransform {
   return {
     name: `scores of ${size}`,
-    isNearTie,
+    hasSeparatedScores,
     transform: ({ q, k }, dtype) => ({ q: q.map((x) => roundTo(x * size, dtype)), k }),
   };
 }
@@ -34,7 +34,7 @@ function scaledScores(size: number, isNearTie: boolean): ValueTransform {
 /** Every other key is one that no query takes notice of. */
 const minusInfinity: ValueTransform = {
   name: "scores of −Infinity",
-  isNearTie: false,
+  hasSeparatedScores: false,
   transform({ q, k, headDim }) {
     const first = (i: number) => i % headDim === 0;
     return {
@@ -46,7 +46,7 @@ const minusInfinity: ValueTransform = {
 
 const denormal: ValueTransform = {
   name: "denormal scores",
-  isNearTie: false,
+  hasSeparatedScores: false,
   transform({ q, k }, dtype) {
     const scaleDown = (x: number) => roundTo(x * 1e-20, dtype);
     return { q: q.map(scaleDown), k: k.map(scaleDown) };
@@ -132,8 +132,8 @@ function computeReference(trial: Trial): Reference {
   };
   const { values } = trial;
   const problem = values ? { ...normalProblem, ...values.transform(normalProblem, dtype) } : normalProblem;
-  const hasSeparatedScores = !values?.isNearTie || smallestTopScoreGap(problem) > 1e-5 * magnitude(problem.q);
-  check(hasSeparatedScores, `${trial.name}: two scores differ by less than the float32 resolution`);
+  const isSeparated = !values?.hasSeparatedScores || smallestTopScoreGap(problem) > 1e-5 * magnitude(problem.q);
+  check(isSeparated, `${trial.name}: two scores differ by less than the float32 resolution`);
   const dOut = normals(rows, 4 * seed + 3, dtype);
   return { problem, dOut, ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
 }

@@ -9,7 +9,7 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
     { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
     { name: "one rank without calls, and one in a different collective", run: () => checkAxisGroups(makeWorld) },
     {
-      name: "one rank without calls since its groups opened, and one in a different collective",
+      name: "the timeout error lists a rank without calls since its groups were created, and one in a different collective",
       run: () => checkAxisGroups(makeWorld, { dp: 1, sp: 3 }),
     },
     {

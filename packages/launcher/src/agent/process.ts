@@ -91,7 +91,7 @@ async function listenAt(address: string, secret: string): Promise<TlsServer> {
           `MASTER_ADDR ${endpoint.host}: ${host} is not an address of this host, which runs rank 0; set MASTER_ADDR to an address ` +
             "of this host that the other hosts can reach, or set MOSAIC_BIND_ANY=1 if this host is behind NAT",
         );
-      else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen at ${host}: ${message}`);
+      else throw new UsageError(`MASTER_ADDR ${endpoint.host}: cannot listen on ${host}: ${message}`);
     }
   }
 }

@@ -14,7 +14,7 @@ import {
 } from "@mosaic/core";
 import type { BlockTable } from "./block-table.ts";
 import type { CacheMemory } from "./cache-memory.ts";
-import { denseState, emptyState, mergeOverRanks, mergeSinks, type StateShape } from "./state-merge.ts";
+import { emptyUnpackedState, emptyPackedState, mergeOverRanks, mergeSinks, type StateShape } from "./state-merge.ts";
 import { shiftKeys, visibleRowSlices } from "./visible-rows.ts";
 
 /** The sequences of a call; the last `counts[i]` tokens of sequence i are queries. */
@@ -61,8 +61,8 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
   const isSingleRank = group === undefined || group.size === 1;
   // A row that sees a key gets its `out` from the kernel.
   const state = isSingleRank
-    ? foldBlocks(denseState(ctx, shape), visible.seenRows < batchSize * rows)
-    : mergeOverRanks(group, foldBlocks(emptyState(ctx, shape), true), shape);
+    ? foldBlocks(emptyUnpackedState(ctx, shape), visible.seenRows < batchSize * rows)
+    : mergeOverRanks(group, foldBlocks(emptyPackedState(ctx, shape), true), shape);
   if (call.sinks) mergeSinks(state, call.sinks);
   if (isSingleRank && q.dtype === "float32") return state.out;
   const out = ctx.device.empty([batchSize, rows, heads, valueHeadSize], q.dtype).permute([0, 2, 1, 3]);

@@ -16,13 +16,13 @@ export interface StateShape {
 }
 
 /** Uninitialized memory for a state. */
-export function emptyState({ device }: Context, shape: StateShape): PackedState {
+export function emptyPackedState({ device }: Context, shape: StateShape): PackedState {
   const { batch, heads, rows, valueSize } = shape;
   return unpackState(device.empty([batch, rows, heads, valueSize + 1], "float32"), shape);
 }
 
 /** The same for a single rank, whose `out`, [B,T,H,Dv] in memory, is the result. */
-export function denseState({ device }: Context, { batch, heads, rows, valueSize }: StateShape): AttentionState {
+export function emptyUnpackedState({ device }: Context, { batch, heads, rows, valueSize }: StateShape): AttentionState {
   return {
     out: device.empty([batch, rows, heads, valueSize], "float32").permute([0, 2, 1, 3]),
     lse: device.empty([batch, heads, rows], "float32"),

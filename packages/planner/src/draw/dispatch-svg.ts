@@ -42,7 +42,7 @@ import {
   truncate,
 } from "./svg.ts";
 
-export const sidePlacementsOptions = defineOptions("drawDispatch: placements", {
+export const queryKeyPlacementsOptions = defineOptions("drawDispatch: placements", {
   /** How the queries are cut. */
   queries: option.placement(),
   /** How the keys are cut. */
@@ -57,12 +57,12 @@ export const drawDispatchOptions = defineOptions("drawDispatch", {
   /** How many ranks share the sequence. */
   ranks: option.integer({ min: 1, max: 256 }),
   /** What is compared with. Default "contiguous". */
-  before: option.either(option.placement(), option.nested(sidePlacementsOptions), {
+  before: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
     expected: "a placement, or { queries, keys } with a placement for each",
     default: "contiguous",
   }),
   /** What `dispatch` or `crossDispatch` of @mosaic/backend-flex returned, or any other. */
-  after: option.either(option.placement(), option.nested(sidePlacementsOptions), {
+  after: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
     expected: "a placement, or { queries, keys } with a placement for each",
   }),
   /** Bytes of k and v of one key: 2 · Hkv · D · bytes of the dtype. Default: rows are counted. */

@@ -149,7 +149,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward. Exposed comm: time of transfers that compute`,
     "does not hide. Intra- and inter-node: the maximum bytes that a rank sends within its node, and to other nodes. Times",
-    "are compared in steps of 1 %, from the shortest; equal steps are ranked by fewer inter-node bytes, then by less memory.",
+    "are compared in steps of 1 %, from the shortest; ties are broken by fewer inter-node bytes, then by lower peak memory.",
     "= within 1 % of the shortest time.",
     "The table lists the best strategy of each nesting, and every --backend; --all lists all strategies.",
   ];

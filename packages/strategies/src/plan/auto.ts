@@ -23,9 +23,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
       (planned) => `${formatStrategy(planned)}: ${formatComparison(best, planned, formatBytesSent)}.`,
     ),
     ...(alternatives.some(({ seconds }) => seconds < best.seconds)
-      ? [
-          "Times are compared in steps of 1 %; equal steps are ranked by fewer bytes between nodes, then by less memory.",
-        ]
+      ? ["Times are compared in steps of 1 %; ties are broken by fewer bytes between nodes, then by lower peak memory."]
       : []),
     ...(oversized.length === 0
       ? []

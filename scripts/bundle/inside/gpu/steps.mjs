@@ -97,7 +97,7 @@ function benchmarks(root, out) {
   const peer = hasTorch() ? [] : ["--peer", "none"];
   return {
     name: "benchmarks",
-    about: "attention compared with PyTorch's, and ring attention",
+    about: "benchmarks of attention against PyTorch SDPA, and of ring attention",
     command: [process.execPath, join(root, "benchmarks/dist/gpu.js"), "--out", out, ...peer],
     within: (seconds) => ["--share", Math.min(1, seconds / BENCHMARK_SECONDS).toFixed(2)],
   };
