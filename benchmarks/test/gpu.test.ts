@@ -224,7 +224,7 @@ describe("a run", () => {
     const path = join(directory, "resumed.jsonl");
     const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
     const first = await runCases(failing, inPlace, new Results(path), { share: 1, again: false });
-    expect(first).toEqual({ failures: { b: "broke", c: "wrong results of d" }, remaining: [] });
+    expect(first).toEqual({ failures: { b: "broke", c: "wrong results of d" }, remainingCases: [] });
     appendFileSync(path, '{"case":"b","half');
     const results = new Results(path);
     expect([...results.byCase.keys()]).toEqual(["a", "c"]);

@@ -40,8 +40,12 @@ async function collectErrors(given: readonly { options?: Options; call?: MetaFor
 
 describe("what differs between ranks is named on both", () => {
   test.each<readonly [string, readonly [Options, Options], readonly [string, string]]>([
-    ["topK", [{ topK: 1 }, { topK: 2 }], ["chunks top 1 of 4, ", "chunks top 2 of 4, "]],
-    ["chunks on each rank", [{}, { chunksPerRank: 4 }], [" of 4, 2 chunks per rank", " of 8, 4 chunks per rank"]],
+    ["topK", [{ topK: 1 }, { topK: 2 }], ["top 1 of 4 chunks, ", "top 2 of 4 chunks, "]],
+    [
+      "chunks on each rank",
+      [{}, { chunksPerRank: 4 }],
+      [" of 4 chunks, 2 chunks per rank", " of 8 chunks, 4 chunks per rank"],
+    ],
     ["the mask", [{}, { causal: true }], ["mask full 0:16 × 0:16, ", "mask causal 0:16 × 0:16, "]],
     [
       "a mask that lets no rank see another's keys",
