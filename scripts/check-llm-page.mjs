@@ -180,7 +180,10 @@ async function checkConversation(page, name) {
     requestBodies[1]?.messages.map(({ role }) => role).join() === "user,assistant,user",
     `${name}: ${requestBodies[1]?.messages}`,
   );
-  expect((await page.textContent(".assistant small")).includes("+ 20 tokens"), `${name}: no usage`);
+  expect(
+    (await page.textContent(".assistant small")).includes("+ 20 tokens"),
+    `${name}: no usage: ${await page.textContent(".assistant small")}`,
+  );
   await page.fill("#tokens", "1500");
   const stoppedAnswer = page.evaluate(stopAtFirstWord, 2);
   await send(page, "third");
