@@ -1,5 +1,6 @@
 import { connect } from "node:net";
 import type { Context } from "@mosaic/attention";
+import { PeerLostError } from "@mosaic/attention/core";
 import { BatchScheduler, type TokenStream } from "@mosaic/models";
 import { openModel } from "../model-folder.ts";
 import type { BackendName } from "../settings.ts";
@@ -54,6 +55,8 @@ export async function serveModel(ctx: Context, settings: ServeRankSettings): Pro
       streams.set(id, stream);
       for await (const { text, finishReason } of stream) channel.send({ type: "token", id, text, finishReason });
     } catch (error) {
+      // The server answers once the launcher has reported the lost rank: 503, as the request may be sent again.
+      if (error instanceof PeerLostError) return;
       channel.send({ type: "failed", id, message: (error as Error).message, isRefused: stream === undefined });
     } finally {
       streams.delete(id);
