@@ -2,22 +2,13 @@
 //
 //   bash scripts/hosts.sh 2 node benchmarks/hosts/launch.mjs [--turns 11]
 import { execFile } from "node:child_process";
-import { randomBytes } from "node:crypto";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { parseArgs } from "node:util";
+import { formatSpread, hostAddress, launcher, tokenFile, workDirectory } from "./setup.mjs";
 
 const { values } = parseArgs({ options: { turns: { type: "string", default: "11" } } });
-const launcher = join(
-  dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")),
-  "bin/mosaic-run.js",
-);
-const directory = mkdtempSync(join(tmpdir(), "mosaic-launch-"));
-process.on("exit", () => rmSync(directory, { recursive: true }));
-const [token, entry] = ["token", "entry.mjs"].map((name) => join(directory, name));
-writeFileSync(token, randomBytes(32).toString("hex"), { mode: 0o600 });
+const entry = join(workDirectory, "entry.mjs");
 writeFileSync(entry, 'console.log("ready");\n');
 
 /** Seconds until the program prints its first line on stdout, of any of the commands; resolves when all have exited. */
@@ -27,7 +18,7 @@ async function timeFirstLine(commands) {
   const runs = commands.map(
     ([program, ...args]) =>
       new Promise((resolve, reject) => {
-        const env = { ...process.env, MOSAIC_TOKEN_FILE: token };
+        const env = { ...process.env, MOSAIC_TOKEN_FILE: tokenFile };
         const child = execFile(program, args, { env, timeout: 60_000 }, (error) => (error ? reject(error) : resolve()));
         child.stdout.once("data", () => (firstLine ??= performance.now()));
       }),
@@ -41,7 +32,7 @@ const cases = {
   "Node.js alone": () => [[process.execPath, entry]],
   "4 ranks on one host": () => [[process.execPath, launcher, "-n", "4", entry]],
   "2 hosts of 2 ranks": () => {
-    const endpoint = `10.77.0.10:${port++}`;
+    const endpoint = `${hostAddress(0)}:${port++}`;
     return [0, 1].map((host) => [
       ...["ip", "netns", "exec", `n${host}`, process.execPath, launcher, "-N", "2", "-n", "2"],
       ...["--node-rank", `${host}`, "--rdzv-endpoint", endpoint, entry],
@@ -54,7 +45,5 @@ for (let turn = 0; turn < Number(values.turns); turn++) {
     secondsByCase[name].push(await timeFirstLine(createCommands()));
 }
 for (const [name, turnSeconds] of Object.entries(secondsByCase)) {
-  const sorted = turnSeconds.toSorted((a, b) => a - b);
-  const [median, min, max] = [sorted[sorted.length >> 1], sorted[0], sorted.at(-1)].map((value) => value.toFixed(3));
-  console.log(`${name.padEnd(20)} ${median} s [${min} … ${max}]`);
+  console.log(`${name.padEnd(20)} ${formatSpread(turnSeconds, " s")}`);
 }

@@ -3,12 +3,9 @@
 //   bash scripts/hosts.sh 4 \
 //     node benchmarks/hosts/main.mjs [--turns 7] [libucp.so.0 ...]      each library is measured; default: the one that is found
 import { execFile, execFileSync } from "node:child_process";
-import { randomBytes } from "node:crypto";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { tmpdir } from "node:os";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { parseArgs, promisify } from "node:util";
+import { formatSpread, hostAddress, launcher, median, tokenFile, workDirectory } from "./setup.mjs";
 
 const run = promisify(execFile);
 const { values, positionals } = parseArgs({
@@ -17,17 +14,9 @@ const { values, positionals } = parseArgs({
 });
 const batch = { messages: 8, bytes: 8 * 2 ** 20, rounds: 7 };
 const benchmarkDirectory = import.meta.dirname;
-const launcher = join(
-  dirname(createRequire(import.meta.url).resolve("@mosaic/launcher/package.json")),
-  "bin/mosaic-run.js",
-);
-const hostAddress = (host) => `10.77.0.1${host}`;
-const work = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
-process.on("exit", () => rmSync(work, { recursive: true }));
 
-const sockets = join(work, "sockets");
+const sockets = join(workDirectory, "sockets");
 execFileSync("g++", ["-O2", "-o", sockets, join(benchmarkDirectory, "sockets.cc")]);
-writeFileSync(join(work, "token"), randomBytes(32).toString("hex"), { mode: 0o600 });
 
 /** What a command prints on the first of two hosts, on which it runs at once. */
 async function runOnHosts(createCommand, env = {}) {
@@ -42,7 +31,6 @@ async function runOnHosts(createCommand, env = {}) {
   return firstOutput.stdout;
 }
 
-const median = (numbers) => numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
 /** The first batch warms up. */
 const medianAfterWarmup = (seconds) => median(seconds.slice(1));
 
@@ -65,7 +53,7 @@ async function timeUcx(library) {
   const rendezvous = ["--rdzv-endpoint", `${hostAddress(0)}:${port++}`, "--log-prefix", ""];
   const entry = [join(benchmarkDirectory, "rank.mjs"), JSON.stringify(batch)];
   const env = {
-    MOSAIC_TOKEN_FILE: join(work, "token"),
+    MOSAIC_TOKEN_FILE: tokenFile,
     UCX_TLS: "tcp,self",
     ...(library && { MOSAIC_UCX_LIBRARY: library }),
   };
@@ -86,9 +74,9 @@ for (let turn = 0; turn < Number(values.turns); turn++) {
   }
 }
 for (const [library, libraryTurns] of turns) {
-  const ratios = libraryTurns.map(({ ratio }) => ratio).toSorted((a, b) => a - b);
+  const ratios = libraryTurns.map(({ ratio }) => ratio);
   console.log(
-    `${library || "UCX"}: ${median(ratios).toFixed(3)} × plain sockets [${ratios[0].toFixed(3)} … ${ratios.at(-1).toFixed(3)}], ` +
+    `${library || "UCX"}: ${formatSpread(ratios, " × plain sockets")}, ` +
       `${median(libraryTurns.map(({ rate }) => rate)).toFixed(2)} GB/s each way; ` +
       `CPU use of a waiting rank: ${(100 * median(libraryTurns.map(({ waiting }) => waiting))).toFixed(2)} % of a core`,
   );
