@@ -12,7 +12,7 @@ import {
   viewerHtml,
 } from "@mosaic/planner";
 import type { PlanJob, PlanProgress } from "../plan/job.ts";
-import { type Plan, plan, type RankedStrategy } from "../plan/plan.ts";
+import { type Plan, plan, type RankedStrategy, TIME_RESOLUTION } from "../plan/plan.ts";
 import { crossesHosts, formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, parseSettings, type Settings } from "./settings.ts";
@@ -108,17 +108,15 @@ const tableColumns = [
   "mesh",
 ] as const;
 
-/** Relative difference of times that the table marks as equal: predictions do not tell such strategies apart. */
-const EQUAL_TIME_TOLERANCE = 0.01;
-
 /** Lines of text: a head, then a line for each. */
 function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly string[] {
   const minSeconds = Math.min(...rows.map(({ seconds }) => seconds));
   const formatTimeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
     if (evaluatedBy === "estimate") return "≈ ";
-    return seconds <= minSeconds * (1 + EQUAL_TIME_TOLERANCE) ? "= " : "";
+    return seconds <= minSeconds * (1 + TIME_RESOLUTION) ? "= " : "";
   };
   const isMultiNode = job.nodes > 1;
+  const nodes = Array.from({ length: job.ranks }, (_, rank) => Math.floor(rank / job.gpusPerNode));
   const titles = [...tableColumns, ...(isMultiNode ? ["axes between nodes"] : [])];
   const cells = rows.map((planned, i) => [
     `${i + 1}`,
@@ -130,7 +128,7 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
     `${formatBytes(planned.peakBytes)}${planned.fits ? "" : " !"}`,
     planned.name,
     formatMesh(planned.mesh),
-    ...(isMultiNode ? [axesBetweenNodes(planned.mesh, job).join(", ")] : []),
+    ...(isMultiNode ? [axesBetweenNodes(planned.mesh, nodes).join(", ")] : []),
   ]);
   const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
   // Numbers stand right, words left.
@@ -138,9 +136,8 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
   return [titles, ...cells].map((row) => row.map(pad).join("  ").trimEnd());
 }
 
-/** The axes of a mesh along which neighbours are on different nodes. */
-function axesBetweenNodes(mesh: Coordinate, { ranks, gpusPerNode }: PlanJob): readonly string[] {
-  const nodes = Array.from({ length: ranks }, (_, rank) => Math.floor(rank / gpusPerNode));
+/** The axes of a mesh along which neighbours are on different nodes. `nodes`: by rank. */
+function axesBetweenNodes(mesh: Coordinate, nodes: readonly number[]): readonly string[] {
   return Object.keys(mesh).filter((axis) => crossesHosts(nodes, mesh, axis));
 }
 

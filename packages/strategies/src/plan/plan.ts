@@ -58,7 +58,7 @@ export interface Plan {
 /** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
 const MAX_SIMULATED_EVENTS = 600_000;
 /** Relative resolution: times are compared in buckets of this size, the first of which begins at the shortest time. */
-const TIME_RESOLUTION = 0.01;
+export const TIME_RESOLUTION = 0.01;
 
 /**
  * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
