@@ -100,6 +100,9 @@ interface OptionHelp {
   readonly allowsFractions?: boolean;
 }
 
+const backendOption: OptionHelp = { defaultValue: "ring", text: backendNames.join(", ") };
+const seedOption: OptionHelp = { defaultValue: 0, text: "seed", min: 0 };
+
 const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   task: { defaultValue: "text", text: `training task: ${tasks.join(", ")}` },
   out: { defaultValue: "runs/llm", text: "model folder; training resumes from a checkpoint found there" },
@@ -113,7 +116,7 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   ranks: { defaultValue: 4, text: "number of ranks", min: 1 },
   dp: { defaultValue: 1, text: "number of data-parallel ranks; the remaining ranks shard the sequence", min: 1 },
   zero: { defaultValue: 0, text: "ZeRO stage over dp, 1 to 3; 0: no sharding", min: 0 },
-  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  backend: backendOption,
   vocabulary: { defaultValue: 2048, text: "vocabulary size of the tokenizer", min: 257 },
   hidden: { defaultValue: 128, text: "hidden size", min: 2 },
   layers: { defaultValue: 4, text: "number of layers", min: 1 },
@@ -129,7 +132,7 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   },
   batch: { defaultValue: 4, text: "batch size", min: 1 },
   learningRate: { defaultValue: 4e-3, text: "learning rate", min: 0, allowsFractions: true },
-  seed: { defaultValue: 0, text: "seed", min: 0 },
+  seed: seedOption,
   checkpointEvery: { defaultValue: 50, text: "steps between checkpoints", min: 1 },
   evaluateEvery: { defaultValue: 50, text: "steps between evaluations on held-out books", min: 1 },
 };
@@ -145,7 +148,7 @@ const needleDefaults: Partial<TrainSettings> = {
 const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
   model: { defaultValue: "runs/llm", text: "model folder" },
   ranks: { defaultValue: 4, text: "number of ranks", min: 1 },
-  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  backend: backendOption,
   out: { defaultValue: "", text: "output folder; default: the model folder" },
   length: { defaultValue: 0, text: "maximum sequence length to evaluate, in tokens; 0: the model's maximum", min: 0 },
   trials: {
@@ -161,13 +164,13 @@ const modelOptions: Readonly<Record<keyof ModelSettings, OptionHelp>> = {
     min: 0,
     allowsFractions: true,
   },
-  seed: { defaultValue: 0, text: "seed", min: 0 },
+  seed: seedOption,
 };
 
 const serveOptions: Readonly<Record<keyof ServeSettings, OptionHelp>> = {
   model: { defaultValue: "runs/llm", text: "model folder, in Hugging Face format" },
   ranks: { defaultValue: 2, text: "number of ranks", min: 1 },
-  backend: { defaultValue: "ring", text: backendNames.join(", ") },
+  backend: backendOption,
   host: { defaultValue: "127.0.0.1", text: "address to listen on" },
   port: { defaultValue: 8000, text: "port to listen on; 0: any free port", min: 0 },
   key: { defaultValue: "", text: "API key, sent as Authorization: Bearer KEY; default: MOSAIC_LLM_KEY" },
