@@ -33,7 +33,7 @@ async function main(args: string[]): Promise<number> {
     console.error((error as Error).message);
     return 2;
   }
-  const { failures, remainingCases: remaining } = await runCases(
+  const { failures, remainingCases } = await runCases(
     cases,
     ({ name }) => workers.run(name, CASE_TIMEOUT_SECONDS),
     results,
@@ -43,9 +43,9 @@ async function main(args: string[]): Promise<number> {
   writeFileSync(join(options.out, "gpu.md"), page);
   console.log(page);
   for (const [name, reason] of Object.entries(failures)) console.error(`FAILED ${name}: ${reason}`);
-  if (remaining.length > 0) {
+  if (remainingCases.length > 0) {
     console.error(
-      `${remaining.length} cases were not run within the time limit, starting with ${remaining[0]}; run the command again to continue`,
+      `${remainingCases.length} cases were not run within the time limit, starting with ${remainingCases[0]}; run the command again to continue`,
     );
   }
   return Object.keys(failures).length > 0 ? 1 : 0;

@@ -130,13 +130,13 @@ export async function runCases(
   runLimits: RunLimits,
 ): Promise<RunOutcome> {
   const failures: Record<string, string> = {};
-  const remaining: string[] = [];
+  const remainingCases: string[] = [];
   const spentSecondsByPart = new Map<PartName, number>();
   for (const benchmarkCase of cases) {
     if (!runLimits.again && results.byCase.has(benchmarkCase.name)) continue;
     const spentPartSeconds = spentSecondsByPart.get(benchmarkCase.part) ?? 0;
     if (spentPartSeconds >= secondsPerPart[benchmarkCase.part] * runLimits.share) {
-      remaining.push(benchmarkCase.name);
+      remainingCases.push(benchmarkCase.name);
       continue;
     }
     const begin = now();
@@ -155,5 +155,5 @@ export async function runCases(
       `${benchmarkCase.name.padEnd(48)}${seconds.toFixed(1).padStart(6)} s${benchmarkCase.name in failures ? "  FAILED" : ""}`,
     );
   }
-  return { failures, remainingCases: remaining };
+  return { failures, remainingCases };
 }

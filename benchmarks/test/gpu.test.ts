@@ -239,11 +239,11 @@ describe("a run", () => {
 
   it("leaves what its part has no time for", async () => {
     const results = new Results(join(directory, "left.jsonl"));
-    const { remainingCases: left } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
+    const { remainingCases } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
       share: 0,
       again: false,
     });
-    expect(left).toEqual(["a", "b"]);
+    expect(remainingCases).toEqual(["a", "b"]);
   });
 });
 

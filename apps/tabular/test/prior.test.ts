@@ -20,11 +20,11 @@ describe("the prior", () => {
 
   it("gives all tables of a step one size, as many as make the step's cells, and every rank one", () => {
     for (let step = 1; step <= 8; step++) {
-      const { allTables: all, knownRows } = sampleTables(step, defaultTraining);
-      const sizes = all.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
+      const { allTables, knownRows } = sampleTables(step, defaultTraining);
+      const sizes = allTables.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
       expect(new Set(sizes.map(String)).size).toBe(1);
       const [rows, columns] = sizes[0] as [number, number];
-      expect(Math.abs(all.length * rows * (columns + 1) - defaultTraining.cells)).toBeLessThanOrEqual(
+      expect(Math.abs(allTables.length * rows * (columns + 1) - defaultTraining.cells)).toBeLessThanOrEqual(
         (rows * (columns + 1)) / 2,
       );
       expect(knownRows).toBeLessThan(rows);

@@ -269,7 +269,7 @@ describe("forward", () => {
 describe("bad input reports what would be right", () => {
   test("options", () => {
     expect(() => attn({ embedDim: 10, numHeads: 4 })).toThrow(
-      /an integer head size .* from 1 to 256, received 10 \/ 4; change numHeads/,
+      /an integer head size \(headDim or embedDim \/ numHeads\) from 1 to 256, received 10 \/ 4; change numHeads/,
     );
     expect(() => attn({ numHeads: 4, numKvHeads: 3 })).toThrow(/numHeads divisible by numKvHeads, received 4 and 3/);
     expect(() => attn({ embedDim: 0 })).toThrow(/embedDim: expected an integer ≥ 1, received 0/);
