@@ -41,6 +41,16 @@ onEveryIsa("matmul", (device) => {
     }
   });
 
+  test.each(["float32", "bfloat16"] as const)("one block of rows, whose panels are the tasks, in %s", async (dtype) => {
+    for (const [sizes, layout] of [
+      [[17, 780, 130], "dense"],
+      [[17, 780, 130], "turned"],
+    ] as const) {
+      const layouts = ["dense", "dense", layout] as const;
+      expect(await multiplyOnce({ sizes, dtype, layouts, accumulate: true }), `${sizes} ${layout}`).toBeUndefined();
+    }
+  });
+
   async function multiplyOnce({ sizes: [m, n, k], dtype, layouts, accumulate }: Case): Promise<string | undefined> {
     const random = generator(m * n + k);
     const a = sample(device(), [m, k], { dtype, layout: layouts[1], value: random });
@@ -125,6 +135,28 @@ onEveryIsa("matmul", (device) => {
     const got = await out.read();
     expect(Array.from(got, (x) => Number.isNaN(x))).toEqual(Array.from(got, (_, i) => Math.floor(i / 20) === 5));
   });
+});
+
+test("a row by panels whose sum is longer than is packed at a time", async () => {
+  using device = cpu({ threads: 2 });
+  const [n, k] = [2080, 4100];
+  const sums = new Float32Array(n).fill(1);
+  const values = new Float32Array(k * n);
+  for (let d = 0; d < k; d++) {
+    for (let j = 0; j < n; j++) {
+      values[d * n + j] = (d + j) % 3;
+      sums[j]! += (d % 5) * ((d + j) % 3); // whole numbers, exact in float32
+    }
+  }
+  using a = fromArray(
+    device,
+    Float32Array.from({ length: k }, (_, d) => d % 5),
+    [1, k],
+  );
+  using b = fromArray(device, values, [k, n]);
+  using out = full(device, [1, n], 1);
+  device.kernels.matmul(out, a, b, true);
+  expect(await out.read()).toEqual(sums);
 });
 
 test("a large product in 16 bits is right in all of its strips, and keeps little memory for itself", async () => {

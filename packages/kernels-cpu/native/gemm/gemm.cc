@@ -1,6 +1,7 @@
 // b is packed once into panels as wide as a register tile, a is read in place where it can be (Goto and van de Geijn
-// 2008, without packing a). Sums run over blocks of depths in order, whatever the number of threads: each element of
-// the product is always added up in the same way.
+// 2008, without packing a). Blocks of rows are the tasks, or, where there is one such block, panels, each of which is
+// packed by the task that reads it. Sums run over blocks of depths in order, whatever the number of threads: each
+// element of the product is always added up in the same way.
 #include "gemm/gemm.h"
 
 #include <algorithm>
@@ -26,14 +27,15 @@ int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * mul
 /// Scratch memory of a worker.
 struct WorkerMemory {
   void* rows;   // a block of a
+  void* panel;  // a block of b, where panels are the tasks
   float* sums;  // of a task, where out is narrow
 };
 
 /// One product on one worker or on all, with memory for it.
 class Gemm {
  public:
-  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes) : kernels_(kernels), product_(product),
-      bytes_(bytes) {
+  Gemm(const GemmKernels& kernels, const Product& product, int64_t bytes, int threads)
+      : kernels_(kernels), product_(product), bytes_(bytes), threads_(threads) {
     const int64_t depth = std::min(product_.k, kMaxPackedDepth), columnBytes = depth * bytes_;
     columns_ = std::max<int64_t>(kernels_.tileColumns,
                                  kMaxPackedBytes / columnBytes / kernels_.tileColumns * kernels_.tileColumns);
@@ -42,8 +44,10 @@ class Gemm {
   }
 
   int64_t packedBytes() const {
+    if (arePanelsTasks()) return 0;
     return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
   }
+  int64_t taskPanelBytes() const { return panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)); }
   int64_t rowBytes() const {
     const int64_t depth = roundUp(std::min<int64_t>(kernels_.blockDepth, product_.k), kernels_.depthMultiple);
     return roundUp(std::min(kBlockRows, product_.m), kernels_.rowMultiple) * depth * bytes_;
@@ -83,11 +87,16 @@ class Gemm {
   bool storesDirectly() const {
     return product_.out.columnStride == 1 && (!isOutputNarrow() || product_.k <= kMaxPackedDepth);
   }
+  /// Whether one block holds all rows, so that each panel is read once, and there are enough panels for all workers.
+  bool arePanelsTasks() const {
+    return product_.m <= kBlockRows && ceilDiv(product_.n, kernels_.tileColumns) >= 4 * threads_;
+  }
   int64_t wideRows() const { return std::min(product_.m, std::max(kBlockRows, kMaxWideFloats / product_.n)); }
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packed, int64_t rowsPerTask, const WorkerMemory* workers,
                 const ParallelLoop& parallelLoop) const {
+    if (arePanelsTasks()) return multiplyPanels(p, workers, parallelLoop);
     for (int64_t j = 0; j < p.n; j += columns_) {
       for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
         const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
@@ -95,10 +104,27 @@ class Gemm {
             packed); });
         parallelLoop(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
           const int64_t i = task * rowsPerTask;
-          multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, packed, workers[worker]);
+          multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, workers[worker],
+                       [&](int64_t depth) { return panelAt(packed, part, depth, 0); });
         });
       }
     }
+  }
+
+  /// All rows by one panel a task, which packs it block by block: what is packed stays in the caches of one core.
+  template <class ParallelLoop>
+  void multiplyPanels(const Product& p, const WorkerMemory* workers, const ParallelLoop& parallelLoop) const {
+    const int64_t columns = kernels_.tileColumns;
+    parallelLoop(ceilDiv(p.n, columns), [&](int64_t panel, int worker) {
+      const int64_t j = panel * columns;
+      for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
+        const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns, p.n - j)};
+        multiplyRows(p, part, {0, p.m}, workers[worker], [&](int64_t depth) {
+          packBlock(p, part, {depth, 0}, workers[worker].panel);
+          return workers[worker].panel;
+        });
+      }
+    });
   }
 
   /// Panels of a block of depths lie side by side: [block][panel][depth][columns].
@@ -112,20 +138,30 @@ class Gemm {
   }
 
   void pack(const Product& p, const MatrixPart& b, int64_t panel, void* packed) const {
-    const int64_t first = panel * kernels_.tileColumns;
     for (int64_t depth = 0; depth < b.rows; depth += kernels_.blockDepth) {
-      const MatrixPart part{b.row + depth, std::min<int64_t>(kernels_.blockDepth, b.rows - depth), b.column + first,
-                            std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
-      kernels_.packColumns(p.b, part, panelAt(packed, b, depth, panel));
+      packBlock(p, b, {depth, panel}, panelAt(packed, b, depth, panel));
     }
+  }
+
+  struct PanelBlock {
+    int64_t depth, panel;
+  };
+
+  void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packed) const {
+    const int64_t first = block.panel * kernels_.tileColumns;
+    const MatrixPart part{b.row + block.depth, std::min<int64_t>(kernels_.blockDepth, b.rows - block.depth),
+                          b.column + first, std::min<int64_t>(kernels_.tileColumns, b.columns - first)};
+    kernels_.packColumns(p.b, part, packed);
   }
 
   struct RowRange {
     int64_t first, count;
   };
 
-  void multiplyRows(const Product& p, const MatrixPart& b, RowRange rows, void* packed,
-                    const WorkerMemory& memory) const {
+  /// panelsAt(depth) gives the packed panels of the block at that depth.
+  template <class PanelsAt>
+  void multiplyRows(const Product& p, const MatrixPart& b, RowRange rows, const WorkerMemory& memory,
+                    const PanelsAt& panelsAt) const {
     const Matrix sums{reinterpret_cast<char*>(memory.sums), DType::Float32, b.columns, 1};
     Matrix out = p.out;
     out.data = at(out, rows.first, b.column);
@@ -136,8 +172,9 @@ class Gemm {
       const bool isLastBlock = depth + blockDepth == b.rows, isFinished = b.row + depth + blockDepth == p.k;
       const bool storesToSums = isOutputNarrow() && storesDirectly() && !isLastBlock;
       GemmBlock block;
-      block.a = kernels_.packRows(p.a, {rows.first, rows.count, b.row + depth, blockDepth}, memory.rows);
-      block.panels = panelAt(packed, b, depth, 0);
+      const MatrixPart part{rows.first, rows.count, b.row + depth, blockDepth};
+      block.a = kernels_.packRows(p.a, part, ceilDiv(b.columns, kernels_.tileColumns), memory.rows);
+      block.panels = panelsAt(depth);
       block.panelBytes = panelBytes(blockDepth);
       block.rows = rows.count;
       block.columns = b.columns;
@@ -155,7 +192,8 @@ class Gemm {
   const GemmKernels& kernels_;
   const Product& product_;
   const int64_t bytes_;  // of an element of products
-  int64_t columns_;      // of b at a time
+  const int threads_;
+  int64_t columns_;  // of b at a time
 };
 
 /// The `index`th product, whose epilogue is kept in `epilogue`.
@@ -201,19 +239,21 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   const bool sameDType = p.a.dtype == p.b.dtype;
   const MicroKernels& micro = microKernels(isa, sameDType ? p.a.dtype : DType::Float32);
   if (batch.hasFewRows) return multiplyFewRows(p, micro.gemm, pool);
-  const Gemm gemm(micro.gemm, p, dtypeBytes(micro.products));
   const int threads = pool.threads();
+  const Gemm gemm(micro.gemm, p, dtypeBytes(micro.products), threads);
   for (int worker = 0; worker < threads; worker++) pool.arena(worker).reset();
   std::vector<WorkerMemory> workers;
   for (int worker = 0; worker < threads; worker++) {
     Arena& arena = pool.arena(worker);
-    workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<float>(gemm.sumFloats())});
+    workers.push_back({arena.allocate<char>(gemm.rowBytes()), arena.allocate<char>(gemm.taskPanelBytes()),
+                       arena.allocate<float>(gemm.sumFloats())});
   }
   const bool isSmallProduct = p.m * p.n * p.k < kMinParallelProducts;
   if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {
     void* packed = pool.arena(0).allocate<char>(gemm.packedBytes());
     float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());
-    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, 4 * threads), micro.gemm.tileRows);
+    const int64_t tasks = roundUp(std::max<int64_t>(4 * threads, ceilDiv(p.m, kBlockRows)), threads);
+    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, tasks), micro.gemm.tileRows);
     const int64_t rows = std::min(kBlockRows, threads == 1 || isSmallProduct ? p.m : rowsPerTask);
     for (int64_t index = 0; index < batch.count; index++) {
       GemmEpilogue epilogue;

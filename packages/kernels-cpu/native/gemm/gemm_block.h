@@ -9,6 +9,8 @@
 namespace mosaic {
 namespace {
 
+constexpr int64_t kCacheLineBytes = 64;
+
 template <class V, class E>
 struct BlockProduct {
   using Vec = typename V::Vec;
@@ -48,6 +50,8 @@ struct BlockProduct {
   template <int rows>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
     using Tile = RegisterTile<V, E, rows, N>;
+    prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(width, block.columns - j)});
+    if (j == 0) prefetchRows(block, i + rows, minOf(2 * rows, block.rows - i) - rows);
     Tile c;
     Tile::product(c, fromRow<E>(block.a, i), panel, width, block.depth);
     const int64_t remainingRows = block.rows - i;
@@ -55,10 +59,31 @@ struct BlockProduct {
     const GemmEpilogue* e = block.epilogue;
     if (e && (e->hasActivation || e->rowBias || e->preActivation)) {
       storeWithEpilogue(block, c, i, j, presentRows);
-    } else if (block.out.dtype == DType::Float32 && block.sum == nullptr && j + width <= block.columns) {
+    } else if (j + width <= block.columns && block.out.dtype == DType::Float32 && block.sum == nullptr) {
       storeFullTile(block, c, i, j, presentRows);
+    } else if (j + width <= block.columns && block.out.dtype == DType::BFloat16 && !block.add) {
+      storeFullBf16Tile(block, c, i, j, presentRows);
     } else {
       storePartialTile(block, c, i, j, presentRows);
+    }
+  }
+
+  /// Of what a tile is stored to: lines come while it is computed, not while the next one waits for its stores.
+  MOSAIC_INLINE void prefetchOut(const GemmBlock& block, const MatrixPart& part) {
+    const int64_t bytes = part.columns * dtypeBytes(block.out.dtype);
+    for (int64_t r = 0; r < part.rows; r++) {
+      const char* row = at(block.out, part.row + r, part.column);
+      for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 1);
+    }
+  }
+
+  /// Of a, `count` rows from `first` on, into the L2 cache: those of the next tile, which no panel has read before.
+  MOSAIC_INLINE void prefetchRows(const GemmBlock& block, int64_t first, int64_t count) {
+    if (block.a.step != 1) return;
+    const int64_t element = sizeof(typename E::Scalar), bytes = block.depth * element;
+    for (int64_t r = first; r < first + count; r++) {
+      const char* row = static_cast<const char*>(block.a.data) + r * block.a.rowStride * element;
+      for (int64_t b = 0; b < bytes; b += kCacheLineBytes) __builtin_prefetch(row + b, 0, 2);
     }
   }
 
@@ -73,6 +98,22 @@ struct BlockProduct {
         if (block.add) x = V::add(V::load(out + n * L), x);
         if (bias) x = V::add(x, V::load(bias + j + n * L));
         V::store(out + n * L, x);
+      }
+    }
+  }
+
+  template <class Tile>
+  MOSAIC_INLINE void storeFullBf16Tile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
+    auto* out = reinterpret_cast<uint16_t*>(at(block.out, i, j));
+    const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
+    const float* sum = block.sum ? block.sum + i * block.sumStride + j : nullptr;
+    for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; n++) {
+        Vec x = Tile::get(c, r, n);
+        if (sum) x = V::add(x, V::load(sum + r * block.sumStride + n * L));
+        if (bias) x = V::add(x, V::load(bias + j + n * L));
+        V::storeBf16(out + n * L, x);
       }
     }
   }

@@ -82,8 +82,9 @@ struct GemmKernels {
 
   /// Columns of b, at most `tileColumns`, as a panel.
   void (*packColumns)(const Matrix& b, const MatrixPart& part, void* panel);
-  /// Rows of a, whose columns are depths: where they lie if they can be read there, else in `buffer`.
-  Operand (*packRows)(const Matrix& a, const MatrixPart& part, void* buffer);
+  /// Rows of a, whose columns are depths, which are multiplied by so many panels: where they lie if they can be read
+  /// there, else in `buffer`.
+  Operand (*packRows)(const Matrix& a, const MatrixPart& part, int64_t panels, void* buffer);
   void (*multiply)(const GemmBlock& block);
   /// Row of out ← values, + out if `add`, and the epilogue of that row, if any; any dtype and stride.
   void (*storeRow)(const float* values, const GemmRow& row);

@@ -9,6 +9,12 @@
 namespace mosaic {
 namespace {
 
+/// Whether rows `stride` bytes apart can be read where they lie: a multiple of a page apart they fall into the same few
+/// cache sets, and leave them before the next panels read them.
+MOSAIC_INLINE bool avoidsCacheConflicts(const MatrixPart& part, int64_t stride, int64_t panels) {
+  return stride % 4096 != 0 || part.rows <= 4 || panels <= 2;
+}
+
 template <class V, class E>
 struct GemmPack;
 
@@ -38,11 +44,11 @@ struct GemmPack<V, Float32Operands> {
     }
   }
 
-  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
-    // Rows a multiple of a page apart would fall into the same few cache sets.
-    const bool avoidsCacheConflicts = a.rowStride % 1024 != 0 || part.rows <= 4;
+  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, int64_t panels, void* buffer) {
     const char* first = at(a, part.row, part.column);
-    if (a.dtype == DType::Float32 && a.columnStride == 1 && avoidsCacheConflicts) return {first, a.rowStride, 1};
+    if (a.dtype == DType::Float32 && a.columnStride == 1 && avoidsCacheConflicts(part, a.rowStride * 4, panels)) {
+      return {first, a.rowStride, 1};
+    }
     if (a.dtype == DType::Float32 && a.rowStride == 1 && a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
     const bool areLinesRows = a.rowStride != 1;
     const int64_t length = areLinesRows ? part.columns : part.rows, count = areLinesRows ? part.rows : part.columns;
@@ -104,10 +110,11 @@ struct GemmPack<V, Bf16Operands> {
     }
   }
 
-  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, void* buffer) {
-    const bool avoidsCacheConflicts = a.rowStride % 2048 != 0 || part.rows <= 4;
+  MOSAIC_NOINLINE Operand packRows(const Matrix& a, const MatrixPart& part, int64_t panels, void* buffer) {
     const bool isAligned = part.rows % rowMultiple == 0 && part.columns % (rowMultiple == 1 ? 2 : depthMultiple) == 0;
-    if (a.columnStride == 1 && avoidsCacheConflicts && isAligned) return {at(a, part.row, part.column), a.rowStride, 1};
+    if (a.columnStride == 1 && isAligned && avoidsCacheConflicts(part, a.rowStride * 2, panels)) {
+      return {at(a, part.row, part.column), a.rowStride, 1};
+    }
     const int64_t stride = ceilDiv(part.columns, depthMultiple) * depthMultiple;
     auto* to = static_cast<uint16_t*>(buffer);
     if (a.rowStride == 1 && a.columnStride != 1) {
