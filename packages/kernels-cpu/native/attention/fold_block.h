@@ -172,7 +172,7 @@ struct FoldBlock {
               x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
             }
             maxScore = V::max(maxScore, x);
-            p[i] = V::exp2(x);
+            p[i] = E::template exp2<V>(x);
             sum = V::add(sum, p[i]);
           }
           weights = storeWeights(panel, j + r, n, p, weights);
@@ -328,7 +328,8 @@ struct FoldBlock {
       for (int32_t j = from; j < to; j += valuesPerElement) {
         Vec p[valuesPerElement];
         for (int i = 0; i < valuesPerElement; ++i) {
-          p[i] = V::exp2(scaledDifference<isLargeMode>(V::load(panel.scores + (j + i) * width + n * L), negMax));
+          const Vec s = V::load(panel.scores + (j + i) * width + n * L);
+          p[i] = E::template exp2<V>(scaledDifference<isLargeMode>(s, negMax));
           sum = V::add(sum, p[i]);
         }
         weights = storeWeights(panel, j, n, p, weights);

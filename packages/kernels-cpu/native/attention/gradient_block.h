@@ -131,7 +131,7 @@ struct GradientBlock {
           Vec p[valuesPerElement];
 #pragma GCC unroll 2
           for (int i = 0; i < valuesPerElement; ++i) {
-            p[i] = V::exp2(exponent<isLargeMode>(Tile::get(c, r + i, n), negLse, scale));
+            p[i] = E::template exp2<V>(exponent<isLargeMode>(Tile::get(c, r + i, n), negLse, scale));
             if (isMasked) p[i] = V::select(visibleMask(*visible, keys.first + j + r + i, n), p[i], V::zero());
             if (valuesPerElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
           }

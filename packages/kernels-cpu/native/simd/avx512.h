@@ -59,18 +59,7 @@ struct Avx512 {
   MOSAIC_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
   /// 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ up to about −125.5; NaN from NaN.
-  MOSAIC_INLINE Vec exp2(Vec x) {
-    const __mmask16 keep = _mm512_cmp_ps_mask(x, set1(kExp2Min), _CMP_NLT_UQ);  // true for NaN
-    const Vec f = _mm512_reduce_ps(x, 9);                                         // x − floor(x)
-    Vec p = set1(kExp2FloorCoefficients[6]);
-    p = fma(p, f, set1(kExp2FloorCoefficients[5]));
-    p = fma(p, f, set1(kExp2FloorCoefficients[4]));
-    p = fma(p, f, set1(kExp2FloorCoefficients[3]));
-    p = fma(p, f, set1(kExp2FloorCoefficients[2]));
-    p = fma(p, f, set1(kExp2FloorCoefficients[1]));
-    p = fma(p, f, set1(kExp2FloorCoefficients[0]));
-    return _mm512_maskz_scalef_ps(keep, p, x);  // p · 2^floor(x)
-  }
+  MOSAIC_INLINE Vec exp2(Vec x) { return exp2WithPolynomial(x, kExp2FloorCoefficients); }
 
   /// Conversions of `lanes` elements. Stores round to nearest even; NaN stays NaN.
   MOSAIC_INLINE Vec loadBf16(const uint16_t* p) {
@@ -116,6 +105,17 @@ struct Avx512 {
       _mm512_storeu_ps(dst + (k + 4) * ldd, _mm512_shuffle_f32x4(b, d, 0x88));
       _mm512_storeu_ps(dst + (k + 12) * ldd, _mm512_shuffle_f32x4(b, d, 0xdd));
     }
+  }
+
+ protected:
+  template <int size>
+  MOSAIC_INLINE Vec exp2WithPolynomial(Vec x, const float (&coefficients)[size]) {
+    const __mmask16 keep = _mm512_cmp_ps_mask(x, set1(kExp2Min), _CMP_NLT_UQ);  // true for NaN
+    const Vec f = _mm512_reduce_ps(x, 9);                                         // x − floor(x)
+    Vec p = set1(coefficients[size - 1]);
+#pragma GCC unroll 8
+    for (int i = size - 2; i >= 0; --i) p = fma(p, f, set1(coefficients[i]));
+    return _mm512_maskz_scalef_ps(keep, p, x);  // p · 2^floor(x)
   }
 
  private:

@@ -16,6 +16,10 @@ inline constexpr float kExp2FloorCoefficients[7] = {1.0f,           0.6931469838
                                           0.055483341984451144f, 0.009678840996367946f, 0.0012439687825028288f,
                                           0.00021702255467432224f};
 
+/// The same of lower degree, 3e-6: for weights that are rounded to bfloat16, whose half unit is 2e-3.
+inline constexpr float kExp2Bf16Coefficients[5] = {1.0f, 0.693044844800803f, 0.241280205560967f, 0.0522424724926063f,
+                                                   0.0134266853494473f};
+
 /// Below this, exp2 is exactly 0: a weight so small would be denormal, slow to multiply with and lost in the sum.
 inline constexpr float kExp2Min = -125.5f;
 

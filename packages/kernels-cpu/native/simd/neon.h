@@ -132,6 +132,9 @@ struct NeonBf16 : Neon {
     return vbfdotq_f32(c, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
   }
 
+  /// exp2 for results that are rounded to bfloat16.
+  MOSAIC_INLINE Vec exp2Bf16(Vec x) { return exp2(x); }
+
   /// v, computed: compilers fuse no operation on it with the one that gave it.
   MOSAIC_INLINE Vec roundToBf16(Vec v) {
     __asm__("" : "+w"(v));

@@ -50,6 +50,11 @@ struct Float32Operands {
     return V::load(p);
   }
   MOSAIC_INLINE float toFloat(float x) { return x; }
+  /// 2^x of results that become an operand.
+  template <class V>
+  MOSAIC_INLINE typename V::Vec exp2(typename V::Vec x) {
+    return V::exp2(x);
+  }
 };
 
 /// Products of bfloat16 pairs, added up in float32.
@@ -79,6 +84,10 @@ struct Bf16Operands {
     float value;
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
+  }
+  template <class V>
+  MOSAIC_INLINE typename V::Vec exp2(typename V::Vec x) {
+    return V::exp2Bf16(x);
   }
 };
 
