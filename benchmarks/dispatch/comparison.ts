@@ -124,8 +124,8 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
     };
   }
   for (const hp of [2, 4, 8]) {
-    const sharedCost = dispatchCost(profile, hp);
-    const placement = subdivide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: sharedCost }), hp);
+    const headParallelCost = dispatchCost(profile, hp);
+    const placement = subdivide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }), hp);
     const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: stages }) });
     const mesh = { sp: ranks / hp, hp };
     yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };
@@ -188,14 +188,14 @@ function subdivide(placement: Placement, parts: number): Placement {
 }
 
 /** What `dispatch` compares by, from a profile: its speed on large tiles, and the links between nodes. `share` ranks share the heads. */
-export function dispatchCost({ kernels, links }: Profile, numHeadSharers = 1): DispatchCost {
+export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1): DispatchCost {
   const { numHeads, numKvHeads, headDim } = heads;
   const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
     const { flops, halfDim } = kernels[kind].bfloat16!;
-    return (operations * (numHeads / numHeadSharers) * (headDim + halfDim)) / flops;
+    return (operations * (numHeads / headParallelSize) * (headDim + halfDim)) / flops;
   };
   const { latency, bandwidth } = links["inter-node"];
-  const row = (2 * (numKvHeads / numHeadSharers) * headDim * 2) / bandwidth;
+  const row = (2 * (numKvHeads / headParallelSize) * headDim * 2) / bandwidth;
   return {
     pair: pairSeconds("attend", 4),
     backwardPair: pairSeconds("attendBackward", 10),

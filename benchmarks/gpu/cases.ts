@@ -32,19 +32,19 @@ export function gateCase(gateProblem: GateProblem): Case {
     part: "gate",
     async run(bench): Promise<Result> {
       const errors: Record<string, Errors> = {};
-      const unsupported: Record<string, string> = {};
+      const unsupportedReasons: Record<string, string> = {};
       for (const contender of await bench.implementations()) {
         try {
           errors[contender.name] = await contender.check(problem);
         } catch (error) {
           if (!(error instanceof BaselineUnsupportedError)) throw error;
-          unsupported[contender.name] = error.message;
+          unsupportedReasons[contender.name] = error.message;
         }
       }
       const incorrectContenders = Object.keys(errors).filter(
         (contenderName) => !isCorrect(errors[contenderName]!, gateProblem),
       );
-      return { case: name, errors, refused: unsupported, wrong: incorrectContenders };
+      return { case: name, errors, refused: unsupportedReasons, wrong: incorrectContenders };
     },
   };
 }

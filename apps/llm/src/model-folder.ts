@@ -91,14 +91,14 @@ export function prepareFolder(folder: string, sizes: ModelSizes): void {
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */
-const createdStd = 0.02;
+const embeddingInitStd = 0.02;
 
 /** A model of a prepared folder, as it is before training. Collective. */
 export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
   const config = readJson(folderFiles(folder).config);
   const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
   const { weight } = model.decoder.embedding;
-  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / createdStd);
+  ctx.device.kernels.scalar("mul", weight, weight, Number(config["initializer_range"]) / embeddingInitStd);
   return model;
 }
 

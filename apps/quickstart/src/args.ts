@@ -7,7 +7,7 @@ import { backendNames, gridDimensions } from "./backends.ts";
 import {
   type MaskChoice,
   needsProfile,
-  parseShape,
+  parseGridShape,
   type PlacementChoice,
   placementNames,
   type Settings,
@@ -121,7 +121,7 @@ function parseRanks(
   if (!dimensions) {
     throw new UsageError(`--mesh: expected --backend ${twoDimensionalBackends().join(" or ")}, received ${backend}`);
   }
-  const shape = parseShape(mesh);
+  const shape = parseGridShape(mesh);
   if (!shape) {
     throw new UsageError(`--mesh: expected ${dimensions.names.join(" × ")}, as in 2x4; received "${mesh}"`);
   }

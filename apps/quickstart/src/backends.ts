@@ -19,7 +19,7 @@ import {
 } from "@mosaic/attention";
 import { type Coordinate, dtypeBytes, OptionError } from "@mosaic/attention/core";
 import { auto, type AutoStrategy, type DispatchCost } from "@mosaic/attention/planner";
-import { gridShapes, type PlacementChoice, type Settings, type Shape } from "./job.ts";
+import { gridShapes, type PlacementChoice, type Settings, type GridShape } from "./job.ts";
 import { createMask } from "./mask.ts";
 
 const automaticPlans = new WeakMap<Settings, AutoStrategy>();
@@ -60,7 +60,7 @@ interface Dimensions {
   /** What the two numbers count. */
   readonly names: readonly [string, string];
   /** The default shape. */
-  chooseShape(ranks: number, numHeads: number): Shape;
+  chooseShape(ranks: number, numHeads: number): GridShape;
 }
 
 const backendTable: Readonly<Record<string, BackendEntry>> = {
@@ -120,7 +120,7 @@ export function describeShape(settings: Settings): readonly string[] {
 }
 
 /** Ranks for heads must have some, and better equally many; then the most nearly square. */
-function chooseHeadShape(ranks: number, numHeads: number): Shape {
+function chooseHeadShape(ranks: number, numHeads: number): GridShape {
   const fittingShapes = gridShapes(ranks).filter(([headRanks]) => headRanks <= numHeads);
   return fittingShapes.find(([headRanks]) => numHeads % headRanks === 0)!;
 }

@@ -59,7 +59,7 @@ export interface Settings {
   readonly device?: DeviceName;
   readonly backend: string;
   /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to define. */
-  readonly shape?: Shape;
+  readonly shape?: GridShape;
   /** Remote stages of flex, if they are not to be chosen. */
   readonly stages?: number;
   readonly mask: MaskChoice;
@@ -104,17 +104,17 @@ export const placementNames = ["contiguous", "zigzag", "striped", "dispatch"] as
 export type PlacementChoice = (typeof placementNames)[number];
 
 /** Ranks in two dimensions. */
-export type Shape = readonly [number, number];
+export type GridShape = readonly [number, number];
 
 /** All shapes of so many ranks, the most nearly square first, and of two such the wider. */
-export function gridShapes(ranks: number): readonly Shape[] {
-  const shapes: Shape[] = [];
+export function gridShapes(ranks: number): readonly GridShape[] {
+  const shapes: GridShape[] = [];
   for (let rows = 1; rows <= ranks; rows++) if (ranks % rows === 0) shapes.push([rows, ranks / rows]);
   return shapes.toSorted((a, b) => Math.max(...a) - Math.max(...b) || a[0] - b[0]);
 }
 
 /** "2x4" as a shape; undefined if it is none. */
-export function parseShape(text: string): Shape | undefined {
+export function parseGridShape(text: string): GridShape | undefined {
   const shapeMatch = /^([1-9]\d?)[x×]([1-9]\d?)$/.exec(text);
   return shapeMatch ? [Number(shapeMatch[1]), Number(shapeMatch[2])] : undefined;
 }

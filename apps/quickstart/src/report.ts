@@ -1,6 +1,6 @@
 import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
-import type { PlacementChoice, RankReport, Settings, Shape } from "./job.ts";
+import type { PlacementChoice, RankReport, Settings, GridShape } from "./job.ts";
 import { formatMask } from "./mask.ts";
 import { type Accuracy, inRoundingUnits, type VerificationResult } from "./verify.ts";
 
@@ -24,7 +24,7 @@ export interface Summary {
   readonly device: string;
   readonly backend: string;
   /** How the ranks are arranged in two dimensions; null for backends without. */
-  readonly shape: Shape | null;
+  readonly shape: GridShape | null;
   readonly dtype: string;
   /** As `--mask` takes it, with its number. */
   readonly mask: string;

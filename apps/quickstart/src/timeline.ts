@@ -39,12 +39,12 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
     const { tiles, batches } = schedules[rank]!;
     const attentionEvents = tileEvents(events.filter(isAttention), tiles);
     checkCount(rank, "attention events", { planned: tiles.length, done: attentionEvents.length });
-    const takeBatch = batchesByLabel(batches);
+    const readBatch = createBatchReader(batches);
     return {
       rank,
       compute: mergeBlocks(attentionEvents.map((event, i) => ({ ...toInterval(event, startTime), ...tiles[i]! }))),
       communication: events.filter(isTransfer).map((event) => {
-        const messageBatch = takeBatch(event.label ?? event.name);
+        const messageBatch = readBatch(event.label ?? event.name);
         checkCount(rank, `bytes in a batch of ${event.label}`, { planned: messageBatch?.bytes, done: event.bytesSent });
         const { label: _, ...batchFields } = messageBatch!;
         return { ...toInterval(event, startTime), ...batchFields };
@@ -68,7 +68,7 @@ function tileEvents(kernels: readonly TraceEvent[], tiles: readonly Tile[]): rea
 }
 
 /** Gives the batches of each sender in order. */
-function batchesByLabel(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
+function createBatchReader(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
   const usedCounts = new Map<string, number>();
   return (label) => {
     const startIndex = usedCounts.get(label) ?? 0;

@@ -61,12 +61,12 @@ export function loadBatch(ctx: Context, tables: readonly Table[], options: Batch
   const classes = new Float32Array(tables.length * numLocalRows * maxClasses);
   const targets = new Float32Array(tables.length * testRows.count);
   for (const [i, table] of tables.entries()) {
-    const standardized = standardize(table, knownRows);
+    const standardizedTable = standardize(table, knownRows);
     for (const [rowRange, to] of [
       [trainRows, 0],
       [testRows, trainRows.count],
     ] as const) {
-      const cells = standardized.subarray(rowRange.first * width, (rowRange.first + rowRange.count) * width);
+      const cells = standardizedTable.subarray(rowRange.first * width, (rowRange.first + rowRange.count) * width);
       features.set(cells, (i * numLocalRows + to) * width);
     }
     const trainLabels = table.labels.subarray(trainRows.first, trainRows.first + trainRows.count);

@@ -45,7 +45,7 @@ all installed packages work; 2 notes`,
     });
     expect(text).toContain("✓ GPU driver     580.159.04, for CUDA 13.0, libcuda.so.1");
     expect(text).toContain("2: NVIDIA H200, compute capability 9.0, 150.0 GB, kernels sm_90a");
-    expect(text).toMatch(/test matmul passed on each\n✓ GPU links      NVLink between all pairs \(NV18\)/);
+    expect(text).toMatch(/test matmul passed on each GPU\n✓ GPU links      NVLink between all pairs \(NV18\)/);
     expect(text).toContain("✓ NCCL           2.27.3, libnccl.so.2");
     expect(text).toContain(`device "cuda", collectives "nccl"`);
     expect(text).toMatch(/\nall installed packages work$/);
@@ -235,7 +235,7 @@ describe("mosaic-doctor", () => {
       "GPUs without NCCL",
       { MOSAIC_EMULATED_DEVICES: "2" },
       1,
-      /test matmul passed on each[^]*✗ NCCL[^]*device "cpu"[^]*1 problem/,
+      /test matmul passed on each GPU[^]*✗ NCCL[^]*device "cpu"[^]*1 problem/,
     ],
   ])("reports %s", async (_, env, code, expected) => {
     const found = await doctor([], { MOSAIC_CUDA_LIBRARY: emulated, ...env });

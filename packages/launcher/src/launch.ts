@@ -8,7 +8,7 @@ import type { Command } from "./entry.ts";
 import { rankVariables, createRankEnvironment } from "./environment.ts";
 import { UsageError } from "./errors.ts";
 import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
-import { removeExpiredLogs, temporaryLogs } from "./output/log-retention.ts";
+import { removeExpiredLogs, temporaryLogDirectory } from "./output/log-retention.ts";
 import { createDirectory } from "./output/rank-log.ts";
 import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
@@ -133,7 +133,7 @@ class RunningJob {
   constructor(plan: LaunchPlan, emit: EventListener) {
     this.#plan = plan;
     this.#emit = emit;
-    this.#logDir = plan.logDir === undefined ? temporaryLogs(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
+    this.#logDir = plan.logDir === undefined ? temporaryLogDirectory(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
   }
 
   signal(name: NodeJS.Signals): void {
@@ -174,8 +174,8 @@ class RunningJob {
   async #runGuarded(): Promise<Result> {
     const { runId, timeoutMs } = this.#plan;
     const seconds = (timeoutMs ?? 0) / 1000;
-    const timeoutRequest = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
-    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutRequest), timeoutMs);
+    const timeoutStopRequest = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
+    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
     try {
       const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
       this.#coordinator = coordinator;

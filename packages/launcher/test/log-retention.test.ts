@@ -10,7 +10,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { beforeEach, describe, expect, it, onTestFinished, vi } from "vitest";
-import { removeExpiredLogs, removeOldLogs, temporaryLogs } from "../src/output/log-retention.ts";
+import { removeExpiredLogs, removeOldLogs, temporaryLogDirectory } from "../src/output/log-retention.ts";
 import { run, temporaryDir } from "./harness.ts";
 
 const DAY = 24 * 3_600_000;
@@ -18,7 +18,7 @@ const now = Date.now();
 
 /** A directory of logs, last written so many days ago. */
 function logs(id: string, days: number, bytes: number, hasEnded = true): string {
-  const dir = temporaryLogs(id);
+  const dir = temporaryLogDirectory(id);
   mkdirSync(join(dir, "attempt_0/0"), { recursive: true });
   writeFileSync(join(dir, "attempt_0/0/stdout.log"), "x".repeat(bytes));
   if (hasEnded) writeFileSync(join(dir, "ended"), "");

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { defineOptions, expectValue, option, type OptionsOf } from "@mosaic/core";
 import { escape, isText } from "./draw/svg.ts";
-import { namedTimelines, type Timelines } from "./draw/timeline-svg.ts";
+import { toNamedTimelines, type Timelines } from "./draw/timeline-svg.ts";
 import { type AttentionRecord, checkRecord } from "./record.ts";
 import type { ViewerData } from "./view/data.ts";
 import { encodeRun } from "./view/encode.ts";
@@ -47,7 +47,7 @@ export type ViewerHtmlOptions = OptionsOf<typeof viewerHtmlOptions>;
  */
 export function viewerHtml(timelines: Timelines, options?: ViewerHtmlOptions): string {
   const { title, subtitle, facts, record, ranksPerNode, maxEvents } = viewerHtmlOptions.parse(options);
-  const namedTimelineList = namedTimelines("viewerHtml", timelines);
+  const namedTimelineList = toNamedTimelines("viewerHtml", timelines);
   if (record) checkRecord("viewerHtml", record);
   const data: ViewerData = {
     format: "mosaic-viewer/1",

@@ -48,6 +48,6 @@ test("a custom mask is named, not made up", () => {
 test("on several nodes the code states how it is started", () => {
   const shape = { tokens: 4096, numHeads: 4, headDim: 64, gpusPerNode: 2 };
   const code = (nodes: number) => plan({ ...shape, nodes, profile: "h100-ib400", simulate: 1 }).best.code;
-  expect(code(2)).toContain("// npx mosaic-run --hosts n0:2,n1:2 attend.ts, on 2 nodes\n");
-  expect(code(3)).toContain("// npx mosaic-run --hosts n0:2,n1:2,… attend.ts, on 3 nodes\n");
+  expect(code(2)).toContain("// npx mosaic-run --hosts n0:2,n1:2 attend.ts  # 2 nodes\n");
+  expect(code(3)).toContain("// npx mosaic-run --hosts n0:2,n1:2,… attend.ts  # 3 nodes\n");
 });

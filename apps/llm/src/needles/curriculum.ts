@@ -38,7 +38,7 @@ export function curriculum(
     stageStartShares.growing,
     stageStartShares.longest,
   ].map((stageShare) => Math.round(stageShare * steps));
-  const rowKinds = [...rowLengthsUpTo(length)];
+  const rowKinds = [...rowKindsUpTo(length)];
   if (step < textStartStep! || rowKinds.length === 1) return rowKinds[0]!;
   if (step < growingStartStep!) return rowKinds[1]!;
   // Of the lengths between the second and the last one.
@@ -52,7 +52,7 @@ export function curriculum(
 }
 
 /** The kinds of rows, from the first to the longest. */
-function* rowLengthsUpTo(length: number): Generator<NeedleRows> {
+function* rowKindsUpTo(length: number): Generator<NeedleRows> {
   yield { ...firstRows, length: Math.min(length, firstRows.length) };
   for (let rowLength = 2 * firstRows.length; rowLength < 2 * length && length > firstRows.length; rowLength *= 2) {
     yield createLaterRows(Math.min(length, rowLength));

@@ -65,7 +65,7 @@ async function checkProducts(
   const probeResult = await runProbe("gpus");
   if ("error" in probeResult) return [problem(...formatFailure(probeResult.error))];
   const failedGpuIndex = probeResult.value.findIndex((product) => product !== 6);
-  if (failedGpuIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each")];
+  if (failedGpuIndex < 0) return [ok(gpus.length === 1 ? "test matmul passed" : "test matmul passed on each GPU")];
   return [
     problem(
       `the test matmul on GPU ${failedGpuIndex} returned ${probeResult.value[failedGpuIndex]}, expected 6`,

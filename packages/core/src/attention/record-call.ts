@@ -93,7 +93,7 @@ class CallDescription {
       describedCall.queries === queries &&
       describedCall.keys === keys &&
       describedCall.scale === scale &&
-      equalModifiers(describedCall.modifiers, modifiers) &&
+      areModifiersEqual(describedCall.modifiers, modifiers) &&
       this.#hasSinks === (sinks !== null) &&
       equalSlices(describedCall.mask, mask) &&
       this.#dtype === q.dtype &&
@@ -139,7 +139,7 @@ function equalSlices(a: readonly Slice[], b: readonly Slice[]): boolean {
 }
 
 /** Of a call's modifiers an object is made for each call. */
-function equalModifiers(a: AttentionModifiers | undefined, b: AttentionModifiers | undefined): boolean {
+function areModifiersEqual(a: AttentionModifiers | undefined, b: AttentionModifiers | undefined): boolean {
   if (a === b) return true;
   return (
     a !== undefined &&

@@ -214,7 +214,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   ): Work {
     const where = this.beginCall("groupCast", options);
     const { hierarchical = false } = options;
-    expectValue(where, typeof hierarchical === "boolean", "hierarchical: true or false", hierarchical);
+    expectValue(`${where}: hierarchical`, typeof hierarchical === "boolean", "true or false", hierarchical);
     const operands = this.#checkCast(where, { out, input }, plan);
     checkCastRows(
       where,

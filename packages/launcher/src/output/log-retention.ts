@@ -24,7 +24,7 @@ const RETENTION_BYTES = 1_000_000_000;
 export const RETENTION_TEXT = "kept for a week";
 
 /** The temporary log directory of a run. */
-export const temporaryLogs = (runId: string): string => join(tmpdir(), `${LOG_PREFIX}${runId}`);
+export const temporaryLogDirectory = (runId: string): string => join(tmpdir(), `${LOG_PREFIX}${runId}`);
 
 /** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
 export interface RetentionLimits {

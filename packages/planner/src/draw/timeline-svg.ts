@@ -67,31 +67,31 @@ const MARGIN_TOP = 112;
  */
 export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions): string {
   const { title, subtitle, facts, ranks, group } = timelineSvgOptions.parse(options);
-  const namedTimelineList = namedTimelines("timelineSvg", timelines);
-  const runs = namedTimelineList.map(({ timeline }) => timeline);
+  const namedTimelines = toNamedTimelines("timelineSvg", timelines);
+  const runs = namedTimelines.map(({ timeline }) => timeline);
   const scale = timeScale(Math.max(...runs.map(({ seconds }) => seconds)));
   const scheme = colorScheme(runs, group);
   const rows = selectRanks(runs, ranks);
   const isAggregated = runs.some(({ ranks }) => ranks.length > rows.length);
   let top = MARGIN_TOP;
-  const aggregates = (isAggregated ? namedTimelineList : []).map(({ name, timeline }) => {
+  const aggregates = (isAggregated ? namedTimelines : []).map(({ name, timeline }) => {
     const aggregate = aggregateUtilization(timeline, name, { scale, scheme, top });
     top = aggregate.bottom;
     return aggregate.svg;
   });
-  const heights = bandHeights(rows.length * namedTimelineList.length);
+  const heights = bandHeights(rows.length * namedTimelines.length);
   const bands = rows.map((rank, i) => {
-    return drawBands(rank, namedTimelineList, {
+    return drawBands(rank, namedTimelines, {
       scale,
       scheme,
       heights,
-      top: top + i * namedTimelineList.length * heights.band,
+      top: top + i * namedTimelines.length * heights.band,
       hasLaneLabels: i === 0,
     });
   });
-  const bottom = top + rows.length * namedTimelineList.length * heights.band;
+  const bottom = top + rows.length * namedTimelines.length * heights.band;
   const legend = drawLegend(scheme, bottom + 52);
-  const notes = [...namedTimelineList.map(describeShares), ...describeError(timelines), ...facts];
+  const notes = [...namedTimelines.map(describeShares), ...describeError(timelines), ...facts];
   return document({
     title,
     description: [subtitle, ...notes].filter((words) => words !== "").join(" "),
@@ -109,13 +109,13 @@ export function timelineSvg(timelines: Timelines, options?: TimelineSvgOptions):
 }
 
 /** Throws an OptionError, which names `where`, for what is no timeline. */
-export function namedTimelines(where: string, timelines: Timelines): readonly NamedTimeline[] {
+export function toNamedTimelines(where: string, timelines: Timelines): readonly NamedTimeline[] {
   const isPair = typeof timelines === "object" && timelines !== null && "predicted" in timelines;
-  const namedTimelineList = isPair
+  const namedTimelines = isPair
     ? (["predicted", "measured"] as const).map((name) => ({ name, timeline: timelines[name] }))
     : [{ name: "", timeline: timelines }];
-  for (const { timeline } of namedTimelineList) checkTimeline(where, timeline);
-  return namedTimelineList;
+  for (const { timeline } of namedTimelines) checkTimeline(where, timeline);
+  return namedTimelines;
 }
 
 /** Evenly spread ranks, with the last to end among them. */

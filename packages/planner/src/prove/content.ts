@@ -336,8 +336,8 @@ function readRegions(layout: StridedLayout, regions: readonly Region[]): ReadRes
   }
   const isComplete = numElements === layout.size;
   const joinedEntries = joinRows(joinColumns(entries, layout.box.sizes[3]!), layout.box.sizes[2]!);
-  const [singleEntry] = joinedEntries;
-  if (isComplete && joinedEntries.length === 1) return new Region(singleEntry!.value, singleEntry!.rows, layout.box);
+  const [firstEntry] = joinedEntries;
+  if (isComplete && joinedEntries.length === 1) return new Region(firstEntry!.value, firstEntry!.rows, layout.box);
   return { entries: joinedEntries, isComplete };
 }
 

@@ -55,14 +55,14 @@ function findCycle(
 ): PostedBatch[] | undefined {
   const visited = new Set<PostedBatch>();
   for (const start of batches) {
-    const path: { readonly batch: PostedBatch; readonly unvisited: PostedBatch[] }[] = [];
+    const path: { readonly batch: PostedBatch; readonly pendingBlockers: PostedBatch[] }[] = [];
     const enter = (batch: PostedBatch): void => {
       visited.add(batch);
-      path.push({ batch, unvisited: blockersOf(batch) });
+      path.push({ batch, pendingBlockers: blockersOf(batch) });
     };
     if (!visited.has(start)) enter(start);
     while (path.length > 0) {
-      const candidate = path.at(-1)!.unvisited.pop();
+      const candidate = path.at(-1)!.pendingBlockers.pop();
       if (!candidate) {
         path.pop();
         continue;

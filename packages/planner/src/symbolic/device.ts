@@ -57,11 +57,11 @@ function recorderSource(kernel: KernelName, code: number): string {
     .map(({ name }) => `record.viewOf(${name})`);
   const rows = has("tile") ? ["interned.rowsId(tile.q)", "interned.rowsId(tile.k)", "interned.tileMaskId(tile)"] : [];
   const value = kernel === "fill" ? ["interned.stringId(String(value))"] : [];
-  const argumentsSource = [...views, ...rows, ...value];
+  const argumentSources = [...views, ...rows, ...value];
   return [
     has("tile") ? "checkFeatures(device, kv, tile);" : "",
-    `const at = record.open(${code}, ${argumentsSource.length});`,
-    ...argumentsSource.map((argument, i) => `record.set(at + ${i}, ${argument});`),
+    `const at = record.open(${code}, ${argumentSources.length});`,
+    ...argumentSources.map((argument, i) => `record.set(at + ${i}, ${argument});`),
   ].join("\n");
 }
 

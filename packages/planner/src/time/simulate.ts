@@ -73,7 +73,7 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   const machine = new MachineSimulator(parsedProfile, record.ranks.length);
   const kernelTimes = new KernelTimes(parsedProfile, record.interned);
   const streams = new SimulatedStreams(record, parsedProfile, machine, (batch) =>
-    computeStreams[batch.index]!.collectiveDone(batch),
+    computeStreams[batch.index]!.onCollectiveDone(batch),
   );
   const computeStreams = record.ranks.map((recordedRank, index) => {
     const keepEvents = keep(recordedRank.tape.rank);
@@ -89,12 +89,12 @@ export function simulate(record: AttentionRecord, profile: Profile, options?: Si
   });
   for (const computeStream of computeStreams) computeStream.resume();
   for (let activity = machine.next(); activity; activity = machine.next()) {
-    if (activity.kind === "compute") computeStreams[activity.rank]!.kernelDone();
+    if (activity.kind === "compute") computeStreams[activity.rank]!.onKernelDone();
     else if (activity.kind === "host") computeStreams[activity.rank]!.hostReady();
-    else if (activity.owner instanceof ComputeStream) activity.owner.waitDone();
+    else if (activity.owner instanceof ComputeStream) activity.owner.onWaitDone();
     else if ("members" in (activity.owner as MessageFlow | RunningCollective))
       streams.endTransfer(activity.owner as RunningCollective);
-    else streams.flowDone(activity.owner as MessageFlow);
+    else streams.onFlowDone(activity.owner as MessageFlow);
   }
   const waitingStreams = computeStreams.find(({ hasEnded }) => !hasEnded);
   if (waitingStreams) {
@@ -201,7 +201,7 @@ class ComputeStream {
   }
 
   /** The kernel that ran is done. */
-  kernelDone(): void {
+  onKernelDone(): void {
     const { now } = this.#state.machine;
     this.#computeSeconds += now - this.#waitStart;
     if (this.#state.keepEvents && now > this.#waitStart) {
@@ -210,7 +210,7 @@ class ComputeStream {
     this.resume();
   }
 
-  collectiveDone(batch: PostedCollective): void {
+  onCollectiveDone(batch: PostedCollective): void {
     const { now } = this.#state.machine;
     if (this.#state.keepEvents) {
       const { op: name, start, label, bytesSent, bytesReceived } = batch;
@@ -224,7 +224,7 @@ class ComputeStream {
   }
 
   /** The threads of the rank are scheduled again after a wait. */
-  waitDone(): void {
+  onWaitDone(): void {
     this.#awaitedWork = undefined;
     this.#exposedSeconds += this.#state.machine.now - this.#waitStart;
     this.resume();
@@ -300,7 +300,7 @@ class ComputeStream {
   #endWait(): void {
     const { machine, index, wait } = this.#state;
     if (wait > 0) machine.startTimer(index, machine.now + wait, this);
-    else this.waitDone();
+    else this.onWaitDone();
   }
 
   #kernelName(): string {

@@ -118,7 +118,7 @@ export class SimulatedStreams {
   }
 
   /** Messages are through. */
-  flowDone({ from, to, count, bytes }: MessageFlow): void {
+  onFlowDone({ from, to, count, bytes }: MessageFlow): void {
     from.bytesSent += bytes;
     to.bytesReceived += bytes;
     this.#countDown(from, count);

@@ -108,7 +108,7 @@ function isTraceEvent(event: unknown): boolean {
 /** Throws an OptionError unless a value is a timeline, as far as its ranks and events go. */
 export function checkTimeline(where: string, timeline: unknown): void {
   const { seconds, ranks } = (timeline ?? {}) as Readonly<Record<string, unknown>>;
-  const isRank = (rank: unknown): boolean => Array.isArray((rank as { events?: unknown } | null)?.events);
-  const isTimeline = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRank);
+  const isRankTimeline = (rank: unknown): boolean => Array.isArray((rank as { events?: unknown } | null)?.events);
+  const isTimeline = typeof seconds === "number" && Array.isArray(ranks) && ranks.every(isRankTimeline);
   expectValue(where, isTimeline, "a timeline { seconds, ranks }", timeline);
 }

@@ -209,8 +209,8 @@ function sequenceLevels(axis: string, length: number, space: SearchSpace): reado
       ...(usesSeparateLinks ? [{ ...overlappedGrid, channels: 2 } as const] : []),
     ];
   });
-  const flatKinds = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
-  return [...flatKinds.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
+  const nonGridKinds = space.isRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
+  return [...nonGridKinds.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
 }
 
 /**

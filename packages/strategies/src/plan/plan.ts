@@ -289,11 +289,11 @@ function noStrategyError(job: PlanJob, memoryByCandidate: readonly PeakMemory[],
     const reason = firstRefusal ? `${firstRefusal.name}: ${firstRefusal.error.message}` : "no candidate on this mesh";
     return new OptionError({ where: "plan", expected: "a strategy that runs", received: reason });
   }
-  const leastMemory = memoryByCandidate.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
+  const leastMemoryCandidate = memoryByCandidate.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   return new OptionError({
     where: "plan",
-    expected: `memoryLimit of at least ${leastMemory.peakBytes} (${formatBytes(leastMemory.peakBytes)})`,
+    expected: `memoryLimit of at least ${leastMemoryCandidate.peakBytes} (${formatBytes(leastMemoryCandidate.peakBytes)})`,
     received: String(job.memoryLimit),
-    remedy: `${leastMemory.name} needs the least memory; use more ranks, or fewer tokens`,
+    remedy: `${leastMemoryCandidate.name} needs the least memory; use more ranks, or fewer tokens`,
   });
 }

@@ -11,7 +11,7 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
   const start =
     nodes === 1
       ? `npx mosaic-run --nproc-per-node ${ranks} attend.ts`
-      : `npx mosaic-run --hosts n0:${gpusPerNode},n1:${gpusPerNode}${nodes > 2 ? ",…" : ""} attend.ts, on ${nodes} nodes`;
+      : `npx mosaic-run --hosts n0:${gpusPerNode},n1:${gpusPerNode}${nodes > 2 ? ",…" : ""} attend.ts  # ${nodes} nodes`;
   // Ranks that share cores are processes on CPUs, which need no other package.
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
   const isCrossAttention = keyTokens !== tokens;

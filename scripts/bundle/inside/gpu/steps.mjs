@@ -24,7 +24,7 @@ export function createSteps(root, out, baseEnvironment = process.env) {
     NCCL_SOCKET_IFNAME: baseEnvironment.NCCL_SOCKET_IFNAME ?? "lo",
     ...findPythonLibraries(baseEnvironment),
   };
-  const steps = [...createLookSteps(root), ...tests(root), ...sanitizers(root), benchmarks(root, out)];
+  const steps = [...createHostSteps(root), ...createTestSteps(root), ...createSanitizerSteps(root), createBenchmarkStep(root, out)];
   return steps.map(({ directory = ".", env: stepEnvironment, skip, ...step }) => {
     const dir = join(root, directory);
     const skipReason = existsSync(dir) ? skip : `${directory} was not found`;
@@ -32,7 +32,7 @@ export function createSteps(root, out, baseEnvironment = process.env) {
   });
 }
 
-function createLookSteps(root) {
+function createHostSteps(root) {
   const skip = findProgram("nvidia-smi") === undefined && "nvidia-smi was not found";
   const doctor = [process.execPath, join(root, "packages/attention/bin/mosaic-doctor.js")];
   return [
@@ -41,7 +41,7 @@ function createLookSteps(root) {
   ];
 }
 
-function tests(root) {
+function createTestSteps(root) {
   const vitest = vitestCommand(root);
   const excludeOptions = CPU_ONLY_TESTS.flatMap((name) => ["--exclude", `test/${name}.test.ts`]);
   const demo = ["--device", "cuda", "--ranks", "4", "--dtype", "bfloat16", "--causal", "--backward", "--svg", ""];
@@ -80,7 +80,7 @@ function tests(root) {
 }
 
 /** Tests run in a process that vitest forks. */
-function sanitizers(root) {
+function createSanitizerSteps(root) {
   const program = findProgram("compute-sanitizer");
   const options = ["--target-processes", "all", "--error-exitcode", "9"];
   return ["memcheck", "racecheck"].map((tool) => ({
@@ -93,7 +93,7 @@ function sanitizers(root) {
   }));
 }
 
-function benchmarks(root, out) {
+function createBenchmarkStep(root, out) {
   const peer = hasTorch() ? [] : ["--peer", "none"];
   return {
     name: "benchmarks",

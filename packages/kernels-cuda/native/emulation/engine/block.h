@@ -252,11 +252,11 @@ struct Block {
     for (uint32_t word = first; word < end; word++) {
       Shadow& shadowWord = words[word];
       if (shadowWord.writer && !isOrderedBefore(shadowWord.writer, actor, warp, clocks))
-        failWrite(word, "over data of", shadowWord.writer);
+        failWrite(word, "overwrites data written by", shadowWord.writer);
       for (const uint32_t read : {shadowWord.read0, shadowWord.read1}) {
         // What the whole warp has read precedes what its lanes do next.
         if (!read || read >> kClockBits == kWarpActor + warp || isOrderedBefore(read, actor, warp, clocks)) continue;
-        failWrite(word, "of data still read by", read);
+        failWrite(word, "overwrites data still being read by", read);
       }
       shadowWord = newShadow;
     }
@@ -290,15 +290,16 @@ struct Block {
   }
 
   [[noreturn, gnu::noinline]] void failRead(uint32_t word) {
-    const std::string place = " at +" + std::to_string(word * 4);
+    const std::string place = " at shared-memory offset " + std::to_string(word * 4);
     const Shadow& shadowWord = shadow[word];
     if (shadowWord.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place);
     if (!shadowWord.writer) fail("read of uninitialised shared memory" + place);
-    fail("race: read" + place + " of data written by " + actorName(shadowWord.writer));
+    fail("data race: read" + place + " of data written by " + actorName(shadowWord.writer));
   }
 
   [[noreturn, gnu::noinline]] void failWrite(uint32_t word, const char* relation, uint32_t record) {
-    fail("race: write at +" + std::to_string(word * 4) + " " + relation + " " + actorName(record));
+    fail("data race: write at shared-memory offset " + std::to_string(word * 4) + " " + relation + " " +
+         actorName(record));
   }
 };
 

@@ -120,7 +120,7 @@ class HopperUnit : public AsyncUnit {
     Mbarrier& bar = entry->second;
     const auto warp = static_cast<size_t>(current->warp);
     const bool isVisible = warp == bar.initWarp || block->warps[warp].clocks[bar.initWarp] >= bar.initClock;
-    if (!isVisible) fail("race: mbarrier used by a warp to which its mbarrier.init is not visible");
+    if (!isVisible) fail("data race: mbarrier used by a warp to which its mbarrier.init is not visible");
     return bar;
   }
 
