@@ -125,7 +125,10 @@ function* strategies({ mask, lengths, ranks, links }: DispatchProblem): Generato
   }
   for (const hp of [2, 4, 8]) {
     const headParallelCost = dispatchCost(profile, hp);
-    const placement = subdivide(dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }), hp);
+    const placement = subdivide(
+      dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }),
+      hp,
+    );
     const backend = ulysses({ axis: "hp", inner: flex({ axis: "sp", cost: stages }) });
     const mesh = { sp: ranks / hp, hp };
     yield { family: "Ulysses × flex, dispatch", name: `ulysses ${hp} × flex ${ranks / hp}`, backend, mesh, placement };

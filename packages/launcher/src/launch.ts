@@ -133,7 +133,8 @@ class RunningJob {
   constructor(plan: LaunchPlan, emit: EventListener) {
     this.#plan = plan;
     this.#emit = emit;
-    this.#logDir = plan.logDir === undefined ? temporaryLogDirectory(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
+    this.#logDir =
+      plan.logDir === undefined ? temporaryLogDirectory(plan.runId) : resolve(plan.cwd, plan.logDir, plan.runId);
   }
 
   signal(name: NodeJS.Signals): void {
@@ -175,7 +176,8 @@ class RunningJob {
     const { runId, timeoutMs } = this.#plan;
     const seconds = (timeoutMs ?? 0) / 1000;
     const timeoutStopRequest = { reason: `timeout of ${seconds} s`, signal: "SIGTERM", outcome: "timed-out" } as const;
-    const timer = timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
+    const timer =
+      timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
     try {
       const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), parentDeathSignal()]);
       this.#coordinator = coordinator;

@@ -24,7 +24,12 @@ export function createSteps(root, out, baseEnvironment = process.env) {
     NCCL_SOCKET_IFNAME: baseEnvironment.NCCL_SOCKET_IFNAME ?? "lo",
     ...findPythonLibraries(baseEnvironment),
   };
-  const steps = [...createHostSteps(root), ...createTestSteps(root), ...createSanitizerSteps(root), createBenchmarkStep(root, out)];
+  const steps = [
+    ...createHostSteps(root),
+    ...createTestSteps(root),
+    ...createSanitizerSteps(root),
+    createBenchmarkStep(root, out),
+  ];
   return steps.map(({ directory = ".", env: stepEnvironment, skip, ...step }) => {
     const dir = join(root, directory);
     const skipReason = existsSync(dir) ? skip : `${directory} was not found`;
