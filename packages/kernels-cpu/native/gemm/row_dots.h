@@ -13,8 +13,9 @@ struct RowProduct {
   using Vec = typename V::Vec;
   static constexpr int L = V::lanes;
   static constexpr int accumulators =
-      L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;                        // in registers
-  static constexpr int maxRows = 8;                                                              // at a time
+      L >= 16 || V::isa == Isa::Neon || V::isa == Isa::NeonBf16 ? 16 : 8;  // in registers
+  // At a time. Scalar vectors are loops that compilers unroll: more rows would be a tenth of the addon's code.
+  static constexpr int maxRows = V::isa == Isa::Scalar ? 1 : 8;
 
   /// A row as float32, followed by zeros up to a multiple of 16.
   MOSAIC_NOINLINE void widenRow(const Matrix& a, int64_t row, int64_t columns, float* to) {
@@ -51,17 +52,16 @@ struct RowProduct {
   template <class Load>
   MOSAIC_NOINLINE void multiplyByRows(const RowDots& dots) {
     for (int64_t row = 0; row < dots.rows; row += maxRows) {
-      switch (minOf(maxRows, dots.rows - row)) {
-        case 1: multiplyByColumns<Load, 1>(dots, row); break;
-        case 2: multiplyByColumns<Load, 2>(dots, row); break;
-        case 3: multiplyByColumns<Load, 3>(dots, row); break;
-        case 4: multiplyByColumns<Load, 4>(dots, row); break;
-        case 5: multiplyByColumns<Load, 5>(dots, row); break;
-        case 6: multiplyByColumns<Load, 6>(dots, row); break;
-        case 7: multiplyByColumns<Load, 7>(dots, row); break;
-        default: multiplyByColumns<Load, 8>(dots, row); break;
-      }
+      const int64_t count = minOf(maxRows, dots.rows - row);
+      forRows<Load, maxRows>(dots, row, count);
     }
+  }
+
+  /// `multiplyByColumns` of `count` ≤ `rows` rows.
+  template <class Load, int rows>
+  MOSAIC_INLINE void forRows(const RowDots& dots, int64_t row, int64_t count) {
+    if (count == rows) return multiplyByColumns<Load, rows>(dots, row);
+    if constexpr (rows > 1) forRows<Load, rows - 1>(dots, row, count);
   }
 
   /// Each element is added up in the same way, whichever tile it is in.
