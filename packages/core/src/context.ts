@@ -13,6 +13,8 @@ export interface Context extends AsyncDisposable {
   readonly world: ProcessGroup;
   /** What parameters are drawn from; the same on every rank. */
   readonly seed: number;
+  /** Names of the registered backends, `"local"` among them. */
+  readonly backends: readonly string[];
   /** The backend itself, or the registered one of that name; an unknown name is an error that lists what there is. */
   backend(nameOrValue: string | AttentionBackend): AttentionBackend;
   /** A fresh number for each random tensor, the same on every rank that builds the same modules in the same order. */

@@ -175,6 +175,10 @@ class RankContext implements Context {
     return this.world.size;
   }
 
+  get backends(): readonly string[] {
+    return [...this.#backends.keys()];
+  }
+
   backend(nameOrValue: string | AttentionBackend): AttentionBackend {
     if (typeof nameOrValue !== "string") {
       checkBackend("backend", nameOrValue);
@@ -185,7 +189,7 @@ class RankContext implements Context {
     const packageName = backendPackages[nameOrValue];
     throw new OptionError({
       where: "backend",
-      expected: `one of ${[...this.#backends.keys()].map((name) => `"${name}"`).join(", ")}`,
+      expected: `one of ${this.backends.map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
       remedy: packageName
         ? `npm install ${packageName} and pass ${nameOrValue}(…) in init({ backends: [...] })`

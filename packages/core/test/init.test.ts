@@ -103,6 +103,7 @@ describe("a context", () => {
   test("finds its backends by name, and names the packages of others", async () => {
     const mine = { ...local(), name: "mine" };
     await using ctx = await start({ backends: [mine] });
+    expect(ctx.backends).toEqual(["local", "mine"]);
     expect(ctx.backend("mine")).toBe(mine);
     expect(ctx.backend("local").name).toBe("local");
     expect(ctx.backend(mine)).toBe(mine);

@@ -12,7 +12,7 @@ export const hierarchicalOptions = defineOptions("hierarchical", {
   intraNodeSize: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** What is done between nodes. Default "ring". */
   interNodeStrategy: levelStrategy({ default: "ring" }),
-  /** What is done within each node. Default "ring". */
+  /** What is done within each node; "local" gathers its keys, then attends locally. Default "ring". */
   intraNodeStrategy: levelStrategy({ default: "ring" }),
   /** The mesh axes that are meant. Default: { node: "node", gpu: "gpu" }. */
   axes: option.nested(hierarchicalAxes, { optional: true }),

@@ -21,7 +21,7 @@ import { formatMesh, warnAcrossHosts } from "./mesh-order.ts";
 export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
 
 /** How the ranks along one axis work together: a name, or whatever makes such a backend. */
-export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | "flex" | BackendFactory;
+export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | "flex" | "local" | BackendFactory;
 
 /** One axis of the mesh, and what is done along it. */
 interface Level {
@@ -34,6 +34,8 @@ const backendFactories = {
   mesh2d: (axis, inner) => mesh2d({ axis, inner }),
   ulysses: (axis, inner) => ulysses({ axis, inner }),
   flex: (axis, inner) => flex({ axis, inner }),
+  // The keys that a rank requires are gathered first, in one group cast; then it computes alone.
+  local: (axis, inner) => flex({ axis, inner, stages: 0 }),
 } as const satisfies Record<Exclude<LevelStrategy, BackendFactory>, BackendFactory>;
 
 /**

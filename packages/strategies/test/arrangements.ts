@@ -19,6 +19,7 @@ export const strategies: readonly Arrangement[] = [
   arranged(hierarchical({ intraNodeSize: 2 }), 4),
   arranged(hierarchical({ intraNodeSize: 3 }), 6),
   arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "ulysses" }), 6),
+  arranged(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "local" }), 4),
   arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "ulysses" }), 4),
   arranged(hierarchical({ intraNodeSize: 4, intraNodeStrategy: "mesh2d" }), 8),
   arranged(hierarchical({ intraNodeSize: 2, interNodeStrategy: "mesh2d", intraNodeStrategy: "ulysses" }), 6),

@@ -63,9 +63,9 @@ test("options that do not exist or do not fit", () => {
     [{ meshShape: { head: 2, seq: 2 }, seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
     [
       { meshShape: { head: 2, seq: 2 }, seqParallel: "rings" },
-      /"ring", "mesh2d", "ulysses", "flex" or .*received "rings"/,
+      /"ring", "mesh2d", "ulysses", "flex", "local" or .*received "rings"/,
     ],
-    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "local" }, /received "local".*so that the result is exact/],
+    [{ meshShape: { head: 2, seq: 2 }, seqParallel: "none" }, /received "none".*so that the result is exact/],
     [{ meshShape: { head: 2, seq: 2 }, axes: { heads: "x" } }, /axes.*"heads"/],
     [{ meshShape: [2, 2] }, /meshShape: expected \{ head, seq \}.*received \[2,2\]/],
     [{ meshShape: 4 }, /meshShape.*received 4/],
@@ -79,7 +79,7 @@ test("options that do not exist or do not fit", () => {
   }
   const others: [unknown, RegExp][] = [
     [{ intraNodeSize: 0 }, /intraNodeSize.*received 0/],
-    [{ intraNodeSize: 2, intraNodeStrategy: "local" }, /received "local"/],
+    [{ intraNodeSize: 2, intraNodeStrategy: "gather" }, /received "gather"/],
     [{ intraNodeSize: 2, interNodeStrategy: "mesh2d" }, /mesh2d\(node\): .*ring along gpu.*swap the nesting/],
     [{ intraNodeSize: 2, intraNode: "ring" }, /"intraNode"/],
   ];

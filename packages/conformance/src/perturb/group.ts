@@ -203,6 +203,7 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
     size: ctx.size,
     world: wrappedMesh.world,
     seed: ctx.seed,
+    backends: ctx.backends,
     backend: (nameOrValue) => ctx.backend(nameOrValue),
     randomStream: 0,
     nextRandomStream() {

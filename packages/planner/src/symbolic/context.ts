@@ -44,13 +44,17 @@ export class SymbolicContext implements Context {
     return this.world.size;
   }
 
+  get backends(): readonly string[] {
+    return [...new Set(this.#backends.map(({ name }) => name))];
+  }
+
   backend(nameOrValue: string | AttentionBackend): AttentionBackend {
     if (typeof nameOrValue !== "string") return nameOrValue;
     const matchingBackend = this.#backends.findLast(({ name }) => name === nameOrValue);
     if (matchingBackend) return matchingBackend;
     throw new OptionError({
       where: "backend",
-      expected: `one of ${this.#backends.map(({ name }) => `"${name}"`).join(", ")}`,
+      expected: `one of ${this.backends.map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
       remedy: "pass the backend itself, or register it in symbolicWorld({ backends: [...] })",
     });
