@@ -9,6 +9,10 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 export function reductionCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
     { name: `reduce, ${dtype}`, run: () => withDevice(make, (device) => checkReduce(device, dtype)) },
+    {
+      name: `reduce of many elements, ${dtype}`,
+      run: () => withDevice(make, (device) => checkLongReduce(device, dtype)),
+    },
     { name: `rowDot, ${dtype}`, run: () => withDevice(make, (device) => checkRowDot(device, dtype)) },
     { name: `softmax, ${dtype}`, run: () => withDevice(make, (device) => checkSoftmax(device, dtype)) },
   ]);
@@ -46,6 +50,33 @@ async function checkReduce(device: Device, dtype: DType): Promise<void> {
           description: `${kind} to ${outShape.join("×")}, ${storageOrder}`,
         });
       }
+    }
+  }
+}
+
+/** Long enough that a device may split rows and columns among many threads; no split divides these lengths. */
+async function checkLongReduce(device: Device, dtype: DType): Promise<void> {
+  const [rows, columns] = [260, 44];
+  const values = normals(rows * columns, 2, dtype);
+  for (const outShape of [
+    [1, 1],
+    [rows, 1],
+    [1, columns],
+  ]) {
+    const [rowStride, columnStride] = [outShape[0] === 1 ? 0 : outShape[1]!, outShape[1] === 1 ? 0 : 1];
+    for (const kind of ["sum", "max"] as const) {
+      const expected = new Float64Array(outShape[0]! * outShape[1]!).fill(
+        kind === "sum" ? 0 : Number.NEGATIVE_INFINITY,
+      );
+      for (const [i, x] of values.entries()) {
+        const at = Math.floor(i / columns) * rowStride + (i % columns) * columnStride;
+        expected[at] = kind === "sum" ? expected[at]! + x : Math.max(expected[at]!, x);
+      }
+      using x = tensorFrom(device, values, { shape: [rows, columns], dtype });
+      using out = allocate(device, outShape, { dtype });
+      device.kernels.reduce(kind, out, x);
+      const scale = kind === "sum" ? values.length / expected.length : 0;
+      checkRounded(await out.read(), expected, { dtype, scale, description: `${kind} to ${outShape.join("×")}` });
     }
   }
 }
