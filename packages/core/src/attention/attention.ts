@@ -73,10 +73,15 @@ function emptyBshd({ device, shape: [b, h, s, d] }: Tensor, dtype: Tensor["dtype
   return memory.permute([0, 2, 1, 3]);
 }
 
+/** In memory as x: dense where x is, so that a leaf's gradient needs no copy; else as [B,S,H,D]. */
+function emptyLike(x: Tensor, dtype: Tensor["dtype"]): Tensor {
+  return x.isContiguous ? x.device.empty(x.shape, dtype) : emptyBshd(x, dtype);
+}
+
 /** Rounds to a dtype once, into memory laid out the same way; takes x. */
 function roundTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
-  const out = emptyBshd(x, dtype);
+  const out = emptyLike(x, dtype);
   x.device.kernels.copy(out, x);
   x.dispose();
   return out;
@@ -137,7 +142,7 @@ const attentionOp = defineOp({
 });
 
 function gradientAccumulator(input: Tensor): Tensor {
-  const zeros = emptyBshd(input, "float32");
+  const zeros = emptyLike(input, "float32");
   input.device.kernels.fill(zeros, 0);
   return zeros;
 }
