@@ -1,14 +1,14 @@
 // One exported function per kernel of the schema: reads its arguments and starts it.
-#include "mosaic/kernel_arguments.h"
+#include "binding/kernels.h"
 
 #include <cmath>
 
 #include "binding/addon.h"
-#include "binding/kernels.h"
 #include "binding/loop.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
+#include "mosaic/kernel_arguments.h"
 
 namespace mosaic::cuda {
 
@@ -17,6 +17,19 @@ namespace {
 template <class Parameters>
 void launchElementwise(Device& device, const char* kernel, const Parameters& parameters) {
   device.launch(kernel, makeGrid(device, parameters.loop.extent.count), parameters);
+}
+
+/// Starts a kernel of mapElements: a thread takes a vector at a time where the operands allow it.
+template <class Parameters>
+void launchMap(Device& device, const char* kernel, const Parameters& parameters) {
+  const auto& loop = parameters.loop;
+  device.launch(kernel, makeGrid(device, loop.extent.count / (loop.isVectorized ? kVectorLength : 1)), parameters);
+}
+
+/// The loop of a kernel whose results do not depend on the order of the elements.
+template <int N>
+Loop<N> makeUnorderedLoop(const View* const (&views)[N]) {
+  return makeLoop(views, LoopOrder::Memory);
 }
 
 template <class Parameters>
@@ -32,27 +45,31 @@ View makeAbsentView(const View& view) {
 }
 
 void fillOp(Device& device, const FillArguments& args) {
-  launchElementwise(device, "fill", FillParameters{makeLoop<1>({&args.out}), args.value});
+  launchMap(device, "fill", FillParameters{makeUnorderedLoop<1>({&args.out}), args.value});
 }
 
 void copyOp(Device& device, const CopyArguments& args) {
-  launchElementwise(device, "copy", CopyParameters{makeLoop<2>({&args.out, &args.x})});
+  launchMap(device, "copy", CopyParameters{makeUnorderedLoop<2>({&args.out, &args.x})});
 }
+
+}  // namespace
 
 void binaryOp(Device& device, const BinaryArguments& args) {
-  launchElementwise(device, "binary", BinaryParameters{makeLoop<3>({&args.out, &args.a, &args.b}), args.op});
+  launchMap(device, "binary", BinaryParameters{makeUnorderedLoop<3>({&args.out, &args.a, &args.b}), args.op});
 }
 
+namespace {
+
 void scalarOp(Device& device, const ScalarArguments& args) {
-  launchElementwise(device, "scalar", ScalarParameters{makeLoop<2>({&args.out, &args.x}), args.op, args.value});
+  launchMap(device, "scalar", ScalarParameters{makeUnorderedLoop<2>({&args.out, &args.x}), args.op, args.value});
 }
 
 void unaryOp(Device& device, const UnaryArguments& args) {
-  launchElementwise(device, "unary", UnaryParameters{makeLoop<2>({&args.out, &args.x}), args.op});
+  launchMap(device, "unary", UnaryParameters{makeUnorderedLoop<2>({&args.out, &args.x}), args.op});
 }
 
 void gateOp(Device& device, const GateArguments& args) {
-  launchElementwise(device, "gate", GateParameters{makeLoop<3>({&args.out, &args.a, &args.b}), args.op});
+  launchMap(device, "gate", GateParameters{makeUnorderedLoop<3>({&args.out, &args.a, &args.b}), args.op});
 }
 
 /// The first or the second features of pairs.
@@ -70,22 +87,25 @@ void rotaryOp(Device& device, const RotaryArguments& args) {
   const auto& [cos, sin, interleaved, inverse] = args.angles;
   const View out[2] = {selectHalf(args.out, interleaved, 0), selectHalf(args.out, interleaved, 1)};
   const View x[2] = {selectHalf(args.x, interleaved, 0), selectHalf(args.x, interleaved, 1)};
-  launchElementwise(device, "rotary",
-                    RotaryParameters{makeLoop<6>({&out[0], &out[1], &x[0], &x[1], &cos, &sin}), inverse ? -1.f : 1.f});
+  launchElementwise(
+      device, "rotary",
+      RotaryParameters{makeUnorderedLoop<6>({&out[0], &out[1], &x[0], &x[1], &cos, &sin}), inverse ? -1.f : 1.f});
 }
 
 void unaryBackwardOp(Device& device, const UnaryBackwardArguments& args) {
-  launchElementwise(device, "unaryBackward",
-                    UnaryBackwardParameters{makeLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
+  launchMap(device, "unaryBackward",
+            UnaryBackwardParameters{makeUnorderedLoop<3>({&args.dx, &args.x, &args.dy}), args.op});
 }
 
-/// In passes of their own: of its epilogues, cuBLASLt has gelu by tanh alone, and our plain kernel has none.
+/// Activations in passes of their own: cuBLASLt has gelu by tanh alone, and our plain kernel none.
 void linearOp(Device& device, const LinearArguments& args) {
   const auto& [bias, activation, preActivation] = args.epilogue;
   const bool savesPreActivation = preActivation.data != nullptr;
   const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : args.out;
-  if (bias.data) copyOp(device, {sums, bias});
-  matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
+  if (!bias.data || !matmulWithBias(device, {sums, args.a, args.b, false}, bias)) {
+    if (bias.data) copyOp(device, {sums, bias});
+    matmulOp(device, {sums, args.a, args.b, bias.data != nullptr});
+  }
   if (activation) {
     unaryOp(device, {*activation, args.out, sums});
   } else if (savesPreActivation) {
@@ -103,7 +123,7 @@ void dropoutOp(Device& device, const DropoutArguments& args) {
   View index = makeAbsentView(out);
   for (int axis = 0; axis < out.rank; axis++) index.stride[axis] = spec.strides.stride[axis];
   const Philox philox{spec.seed, spec.stream};
-  const DropoutParameters p{makeLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
+  const DropoutParameters p{makeUnorderedLoop<3>({&out, &x, &index}), spec.probability, spec.offset, philox};
   launchElementwise(device, "dropout", p);
 }
 
@@ -111,7 +131,7 @@ void adamOp(Device& device, const AdamArguments& args) {
   const auto& [state, gradient, step] = args;
   const auto toFloat = [](double x) { return static_cast<float>(x); };
   AdamParameters p{};
-  p.loop = makeLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
+  p.loop = makeUnorderedLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   p.kind = step.kind;
   p.rate = toFloat(step.rate);
   p.beta2 = toFloat(step.beta2);
@@ -138,10 +158,11 @@ void softmaxBackwardOp(Device& device, const SoftmaxBackwardArguments& args) {
 void rowDotOp(Device& device, const RowDotArguments& args) {
   const auto& [narrow, a, b] = args;
   const View out = narrow.rank == a.rank ? narrow : perRow(narrow);
-  RowDotParameters p{rowsOf<3>({&out, &a, &b})};
-  p.layout.length = a.shape[a.rank - 1];
-  launchRows(device, "rowDot", p);
+  launchRows(device, "rowDot", RowDotParameters{rowsOf<3>({&out, &a, &b})});
 }
+
+/// Of a norm's weight or bias.
+bool isAbsentOrVector(const View& view) { return !view.data || hasVectorRows(view); }
 
 /// RMSNorm has no mean.
 View selectCenter(const NormStats& stats) {
@@ -156,6 +177,7 @@ void layerNormOp(Device& device, const LayerNormArguments& args) {
   p.layout = rowsOf<4>({&out, &x, &center, &stats.rstd});
   p.weight = makeOperand(norm.weight);
   p.bias = makeOperand(norm.bias);
+  p.layout.isVectorized = p.layout.isVectorized && isAbsentOrVector(norm.weight) && isAbsentOrVector(norm.bias);
   p.epsilon = norm.epsilon;
   launchRows(device, "normalize", p);
 }
@@ -168,6 +190,7 @@ void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args)
   NormBackwardParameters p{};
   p.layout = rowsOf<5>({&grads.dx, &x, &dOut, &center, &stats.rstd});
   p.weight = makeOperand(weight);
+  p.layout.isVectorized = p.layout.isVectorized && isAbsentOrVector(weight);
   launchRows(device, "normalizeBackward", p);
   if (!grads.dWeight.data && !grads.dBias.data) return;
   NormColumnsParameters columns{};
@@ -175,7 +198,7 @@ void layerNormBackwardOp(Device& device, const LayerNormBackwardArguments& args)
   columns.dWeight = makeOperand(grads.dWeight);
   columns.dBias = makeOperand(grads.dBias);
   const auto blocks = static_cast<unsigned>((columns.layout.length + 31) / 32);
-  device.launch("normColumns", {{blocks}, {kThreads}, 2 * kThreads * 4}, columns);
+  device.launch("normColumns", {{blocks}, {kNormColumnsThreads}, 2 * kNormColumnsThreads * 4}, columns);
 }
 
 void rmsNormBackwardOp(Device& device, const RmsNormBackwardArguments& args) { layerNormBackwardOp(device, args); }
@@ -184,6 +207,7 @@ void gatherRowsOp(Device& device, const GatherRowsArguments& args) {
   const auto& [out, table, rows] = args;
   const View index = perRow(rows);
   GatherRowsParameters p{rowsOf<2>({&out, &index}), makeOperand(table), table.shape[0], device.badIndex()};
+  p.layout.isVectorized = p.layout.isVectorized && hasVectorRows(table);
   launchRows(device, "gatherRows", p);
 }
 
@@ -191,6 +215,7 @@ void scatterAddRowsOp(Device& device, const ScatterAddRowsArguments& args) {
   const auto& [into, x, rows] = args;
   const View index = perRow(rows);
   ScatterAddRowsParameters p{rowsOf<2>({&x, &index}), makeOperand(into), into.shape[0], device.badIndex()};
+  p.layout.isVectorized = p.layout.isVectorized && hasVectorRows(into);
   if (p.layout.rows.extent.count > 0) device.launch("scatterAddRows", makeRowGrid(device, p.count), p);
 }
 
@@ -215,7 +240,70 @@ void crossEntropyBackwardOp(Device& device, const CrossEntropyBackwardArguments&
   launchRows(device, "crossEntropyBackward", p);
 }
 
-void reduceOp(Device& device, const ReduceArguments& args) {
+/// Warps that keep a GPU busy, and how many elements are worth one; constants, so that sums are the same on every GPU.
+constexpr int64_t kReduceWarps = 8192, kMaxReduceSplits = 2048, kMinSplitElements = 2048, kMinSplitRows = 64;
+/// Outputs side by side for which lanes of their own pay.
+constexpr int64_t kMinOutputsOfLanes = 16;
+
+/// Where neighbouring outputs are of neighbouring elements, and those of one output are not, each lane has outputs of
+/// its own; 0 where a warp has one.
+int32_t selectOutputsPerLane(const ReduceParameters& p) {
+  const int keptAxis = p.kept.extent.rank - 1, innerAxis = p.inner.extent.rank - 1;
+  const Operand &x = p.kept.operand[1], &inner = p.inner.operand[0];
+  const bool areOutputsAdjacent =
+      keptAxis >= 0 && x.stride[keptAxis] == 1 && p.kept.extent.length[keptAxis] >= kMinOutputsOfLanes;
+  if (!areOutputsAdjacent || (innerAxis >= 0 && inner.stride[innerAxis] == 1)) return 0;
+  const auto isWhole = [](int64_t stride) { return stride % kVectorLength == 0; };
+  const bool areVectors = p.kept.extent.length[keptAxis] % kVectorLength == 0 &&
+                          reinterpret_cast<uintptr_t>(x.data) % (kVectorLength * dtypeBytes(x.dtype)) == 0 &&
+                          std::all_of(x.stride, x.stride + keptAxis, isWhole) &&
+                          std::all_of(std::begin(inner.stride), std::end(inner.stride), isWhole);
+  return areVectors ? kVectorLength : 1;
+}
+
+int64_t countReduceWarps(const ReduceParameters& p) {
+  const int64_t outputsPerWarp = p.outputsPerLane == 0 ? 1 : 32 * p.outputsPerLane;
+  return (p.kept.extent.count + outputsPerWarp - 1) / outputsPerWarp;
+}
+
+/// Into how many parts inner is split for enough warps.
+int64_t countReduceSplits(const ReduceParameters& p) {
+  const int64_t minLength = p.outputsPerLane == 0 ? kMinSplitElements : kMinSplitRows;
+  const int64_t requiredSplits = kReduceWarps / std::max<int64_t>(countReduceWarps(p), 1);
+  return std::clamp<int64_t>(std::min(requiredSplits, p.inner.extent.count / minLength), 1, kMaxReduceSplits);
+}
+
+void launchReduce(Device& device, const ReduceParameters& p, int64_t splits) {
+  constexpr int64_t kWarps = kBlockThreads / 32;
+  const auto blocks = std::min<int64_t>((countReduceWarps(p) + kWarps - 1) / kWarps, INT32_MAX);
+  const char* kernel = p.outputsPerLane == 0 ? "reduce" : "reduceColumns";
+  device.launch(kernel, {{static_cast<unsigned>(blocks), static_cast<unsigned>(splits)}, {kBlockThreads}}, p);
+}
+
+/// Of partial results [splits, outputs] to the outputs, which `kept` walks over.
+ReduceParameters reducePartial(const ReduceParameters& p, float* partial, int64_t splits) {
+  const int64_t outputs = p.kept.extent.count;
+  ReduceParameters second = p;
+  Operand& from = second.kept.operand[1];
+  from.data = partial;
+  from.dtype = DType::Float32;
+  int64_t stride = 1;
+  for (int axis = p.kept.extent.rank - 1; axis >= 0; axis--) {
+    from.stride[axis] = stride;
+    stride *= p.kept.extent.length[axis];
+  }
+  second.inner = {};
+  second.inner.extent = {1, splits, {splits}};
+  second.inner.operand[0] = {partial, DType::Float32, {outputs}};
+  second.partial = nullptr;
+  second.splitLength = splits;
+  second.inner.isVectorized = outputs == 1 && splits % kVectorLength == 0;
+  second.outputsPerLane = selectOutputsPerLane(second);
+  return second;
+}
+
+/// Loops over the axes of x that stay, and over those that go.
+ReduceParameters makeReduceParameters(const ReduceArguments& args) {
   const auto& [kind, out, x] = args;
   View keptOut = out, keptX = x, inner = x;
   keptOut.rank = keptX.rank = inner.rank = 0;
@@ -229,9 +317,27 @@ void reduceOp(Device& device, const ReduceArguments& args) {
     keptOut.shape[keptOut.rank] = out.shape[outAxis];
     keptOut.stride[keptOut.rank++] = out.stride[outAxis];
   }
-  const ReduceParameters p{makeLoop<2>({&keptOut, &keptX}), makeLoop<1>({&inner}), kind};
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.kept.extent.count, INT32_MAX));
-  device.launch("reduce", {{blocks}, {kThreads}, kThreads * 4}, p);
+  ReduceParameters p{makeLoop<2>({&keptOut, &keptX}), makeLoop<1>({&inner}), kind, 0, 0, nullptr};
+  p.outputsPerLane = selectOutputsPerLane(p);
+  const bool areOutputsAligned = std::all_of(std::begin(p.kept.operand[1].stride), std::end(p.kept.operand[1].stride),
+                                             [](int64_t stride) { return stride % kVectorLength == 0; });
+  p.inner.isVectorized = p.inner.isVectorized && areOutputsAligned;
+  return p;
+}
+
+void reduceOp(Device& device, const ReduceArguments& args) {
+  ReduceParameters p = makeReduceParameters(args);
+  int64_t splits = countReduceSplits(p);
+  const size_t partialBytes = static_cast<size_t>(splits * p.kept.extent.count) * sizeof(float);
+  const CUdeviceptr partial = splits > 1 ? device.memory().allocate(partialBytes) : 0;
+  if (partial == 0) splits = 1;  // also where there is no memory: slower, and the same but for rounding
+  const int64_t length = (p.inner.extent.count + splits - 1) / splits;
+  p.splitLength = (length + kVectorLength - 1) / kVectorLength * kVectorLength;
+  p.partial = reinterpret_cast<float*>(static_cast<uintptr_t>(partial));
+  launchReduce(device, p, splits);
+  if (partial == 0) return;
+  launchReduce(device, reducePartial(p, p.partial, splits), 1);
+  device.memory().free(partial, partialBytes);
 }
 
 template <class Arguments>

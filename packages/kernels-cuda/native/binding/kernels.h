@@ -8,6 +8,10 @@ namespace mosaic::cuda {
 
 /// Through cuBLASLt where it is installed and supports the strides, else by a kernel of ours.
 void matmulOp(Device& device, const MatmulArguments& args);
+/// out ← a · b + bias, added before sums are rounded. False where cuBLASLt does not do so.
+bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias);
+
+void binaryOp(Device& device, const BinaryArguments& args);
 
 void attendOp(Device& device, const AttendArguments& args);
 void attendBackwardOp(Device& device, const AttendBackwardArguments& args);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "device/device.h"
 #include "kernels/operand.h"
@@ -10,33 +12,74 @@
 
 namespace mosaic::cuda {
 
+/// In which order a loop walks over the elements.
+enum class LoopOrder { Index, Memory };
+
+/// The axes of a view; for memory order by falling stride, so that those of a dense view merge however it is permuted.
+inline std::array<int, kMaxRank> orderAxes(const View& view, LoopOrder order) {
+  std::array<int, kMaxRank> axes{};
+  std::iota(axes.begin(), axes.end(), 0);
+  if (order == LoopOrder::Memory)
+    std::stable_sort(axes.begin(), axes.begin() + view.rank,
+                     [&](int a, int b) { return view.stride[a] > view.stride[b]; });
+  return axes;
+}
+
+/// Whether every operand has kVectorLength elements of the last axis side by side, and aligned, wherever they begin.
+template <int N>
+bool isVectorizable(const Loop<N>& loop) {
+  const int last = loop.extent.rank - 1;
+  if (last < 0 || loop.extent.length[last] % kVectorLength != 0) return false;
+  return std::all_of(std::begin(loop.operand), std::end(loop.operand), [&](const Operand& x) {
+    const auto vectorBytes = static_cast<uintptr_t>(kVectorLength * dtypeBytes(x.dtype));
+    return x.stride[last] == 1 && reinterpret_cast<uintptr_t>(x.data) % vectorBytes == 0 &&
+           std::all_of(x.stride, x.stride + last, [](int64_t stride) { return stride % kVectorLength == 0; });
+  });
+}
+
 /// The first view is the output and sets the shape; the others broadcast to it, by NumPy's rule.
 template <int N>
-Loop<N> makeLoop(const View* const (&views)[N]) {
+Loop<N> makeLoop(const View* const (&views)[N], LoopOrder order = LoopOrder::Index) {
   Loop<N> loop{};
   const View& out = *views[0];
+  const std::array<int, kMaxRank> axes = orderAxes(out, order);
   Extent& extent = loop.extent;
   extent.count = 1;
   for (int i = 0; i < N; i++) {
     loop.operand[i].data = views[i]->data;
     loop.operand[i].dtype = views[i]->dtype;
   }
-  for (int axis = 0; axis < out.rank; axis++) {
+  for (int i = 0; i < out.rank; i++) {
+    const int axis = axes[static_cast<size_t>(i)];
     extent.count *= out.shape[axis];
     if (out.shape[axis] == 1) continue;
     int64_t stride[N];
     bool canMergeAxis = extent.rank > 0;
-    for (int i = 0; i < N; i++) {
-      const int operandAxis = axis - out.rank + views[i]->rank;
-      stride[i] = operandAxis < 0 || views[i]->shape[operandAxis] == 1 ? 0 : views[i]->stride[operandAxis];
-      canMergeAxis = canMergeAxis && loop.operand[i].stride[extent.rank - 1] == stride[i] * out.shape[axis];
+    for (int n = 0; n < N; n++) {
+      const int operandAxis = axis - out.rank + views[n]->rank;
+      stride[n] = operandAxis < 0 || views[n]->shape[operandAxis] == 1 ? 0 : views[n]->stride[operandAxis];
+      canMergeAxis = canMergeAxis && loop.operand[n].stride[extent.rank - 1] == stride[n] * out.shape[axis];
     }
     if (!canMergeAxis) extent.length[extent.rank++] = 1;
     const int last = extent.rank - 1;
     extent.length[last] *= out.shape[axis];
-    for (int i = 0; i < N; i++) loop.operand[i].stride[last] = stride[i];
+    for (int n = 0; n < N; n++) loop.operand[n].stride[last] = stride[n];
   }
+  loop.isVectorized = isVectorizable(loop);
   return loop;
+}
+
+/// A dense float32 view of `source`'s shape.
+inline View makeDenseView(CUdeviceptr data, const View& source) {
+  View view = source;
+  view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
+  view.dtype = DType::Float32;
+  int64_t stride = 1;
+  for (int axis = view.rank - 1; axis >= 0; axis--) {
+    view.stride[axis] = stride;
+    stride *= view.shape[axis];
+  }
+  return view;
 }
 
 inline View dropLastAxis(const View& view) {
@@ -56,13 +99,11 @@ inline Operand makeOperand(const View& view) {
   return operand;
 }
 
-constexpr unsigned kThreads = 256;
-
 /// Enough threads for `count` elements, a few waves at most: they take turns.
 inline Grid makeGrid(const Device& device, int64_t count) {
   const int64_t maxBlocks = int64_t{device.multiprocessors()} * 16;
-  const int64_t blocks = std::min((count + kThreads - 1) / kThreads, maxBlocks);
-  return {{static_cast<unsigned>(blocks)}, {kThreads}};
+  const int64_t blocks = std::min((count + kBlockThreads - 1) / kBlockThreads, maxBlocks);
+  return {{static_cast<unsigned>(blocks)}, {kBlockThreads}};
 }
 
 /// Warps for `rows` rows.
@@ -70,7 +111,15 @@ inline Grid makeRowGrid(const Device& device, int64_t rows) { return makeGrid(de
 
 // Turns views into rows, for kernels whose warps own one each.
 
-/// Rows of several views; `length` is that of the first's last axis.
+/// Whether vectors of kVectorLength elements of a row are dense and aligned.
+inline bool hasVectorRows(const View& view) {
+  const int last = view.rank - 1;
+  return view.stride[last] == 1 &&
+         reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(kVectorLength * dtypeBytes(view.dtype)) == 0 &&
+         std::all_of(view.stride, view.stride + last, [](int64_t stride) { return stride % kVectorLength == 0; });
+}
+
+/// Rows of several views: their last axes, of one length, or of 1 where there is one element a row.
 template <int N>
 Rows<N> rowsOf(const View* const (&views)[N]) {
   View leadingViews[N];
@@ -81,8 +130,13 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
     viewPointers[i] = &leadingViews[i];
     rows.step[i] = lastStride(*views[i]);
   }
-  rows.length = views[0]->shape[views[0]->rank - 1];
+  rows.length = 0;
+  for (const View* view : views) rows.length = std::max(rows.length, static_cast<int32_t>(view->shape[view->rank - 1]));
   rows.rows = makeLoop<N>(viewPointers);
+  rows.isVectorized =
+      rows.length % kVectorLength == 0 && std::all_of(std::begin(views), std::end(views), [](const View* view) {
+        return view->shape[view->rank - 1] == 1 || hasVectorRows(*view);
+      });
   return rows;
 }
 

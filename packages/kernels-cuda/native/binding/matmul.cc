@@ -1,9 +1,8 @@
-#include "binding/kernels.h"
-
 #include <algorithm>
 #include <optional>
 #include <vector>
 
+#include "binding/kernels.h"
 #include "binding/loop.h"
 #include "kernels/reduce.h"
 
@@ -23,7 +22,9 @@ std::optional<BlasMatrix> makeBlasMatrix(DType dtype, int64_t rows, int64_t colu
   const auto chooseLeadingDimension = [](int64_t along, int64_t across, int64_t leadingDimension) {
     return across == 1 ? along : leadingDimension;
   };
-  if (isColumnMajor(rows, steps[0], columns, steps[1])) {
+  // One dense row is a column that is read transposed: it has a leading dimension of its own length.
+  const bool isDenseRow = rows == 1 && columns > 1 && steps[1] == 1;
+  if (!isDenseRow && isColumnMajor(rows, steps[0], columns, steps[1])) {
     return BlasMatrix{nullptr, toBlasType(dtype), rows, columns, chooseLeadingDimension(rows, columns, steps[1]), 0,
                       false};
   }
@@ -61,14 +62,21 @@ void* batchAddress(const MatmulParameters& p, const Operand& operand, int64_t in
   return static_cast<char*>(operand.data) + offset * dtypeBytes(operand.dtype);
 }
 
+/// Whether columns begin at multiples of 16 bytes. Of others, the library may round a sum before it adds a bias.
+bool hasAlignedColumns(const BlasMatrix* matrix) {
+  const int64_t elements = matrix->type == BLAS_FLOAT32 ? 4 : 8;
+  return alignmentOf(matrix->data) >= 16 && matrix->leadingDimension % elements == 0 &&
+         matrix->batchStride % elements == 0;
+}
+
 /// In terms of BLAS; nothing if it has none for these dtypes and strides.
-std::optional<BlasProblem> makeProblem(const MatmulParameters& p, int64_t index) {
+std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bias, int64_t index) {
   const auto& [out, a, b] = p.batch.operand;
   if (p.k == 0 || a.dtype != b.dtype || (out.dtype != a.dtype && out.dtype != DType::Float32)) return std::nullopt;
   const auto outMatrix = makeBlasMatrix(out.dtype, p.m, p.n, p.outStep);
   const auto aMatrix = makeBlasMatrix(a.dtype, p.m, p.k, p.aStep), bMatrix = makeBlasMatrix(b.dtype, p.k, p.n, p.bStep);
   if (!outMatrix || !aMatrix || !bMatrix) return std::nullopt;
-  BlasProblem problem{*outMatrix, *aMatrix, *bMatrix, 1, p.accumulate != 0};
+  BlasProblem problem{*outMatrix, *aMatrix, *bMatrix, 1, p.accumulate != 0, nullptr};
   BlasMatrix* const matrices[] = {&problem.out, &problem.a, &problem.b};
   const int last = p.batch.extent.rank - 1;
   if (last >= 0 && p.batch.extent.length[last] > INT32_MAX) return std::nullopt;
@@ -77,18 +85,25 @@ std::optional<BlasProblem> makeProblem(const MatmulParameters& p, int64_t index)
     matrices[i]->data = batchAddress(p, p.batch.operand[i], index);
     matrices[i]->batchStride = last >= 0 ? p.batch.operand[i].stride[last] : 0;
   }
+  if (bias) {
+    // The library's bias has an element for each of its rows, which are our columns where factors are swapped.
+    const bool isDense = bias->rank == 1 && bias->stride[0] == 1;
+    const bool isAligned = std::all_of(std::begin(matrices), std::end(matrices), hasAlignedColumns);
+    if (!isDense || !isAligned || bias->dtype != out.dtype || !problem.out.isTransposed) return std::nullopt;
+    problem.bias = bias->data;
+  }
   if (problem.out.isTransposed) swapFactors(problem);
   return problem;
 }
 
-/// False if the library is not there, or does not take it.
-bool launchBlas(Device& device, const MatmulParameters& p) {
+/// False if the library is not there, or does not take it. A bias is null, or added before sums are rounded.
+bool launchBlas(Device& device, const MatmulParameters& p, const View* bias) {
   constexpr int64_t kMaxBlasCalls = 64;
   const Extent& batch = p.batch.extent;
   const int64_t callCount = batch.rank == 0 ? 1 : batch.count / batch.length[batch.rank - 1];
   std::vector<BlasProblem> problems;
   for (int64_t i = 0; i < callCount; i++) {
-    const std::optional<BlasProblem> problem = makeProblem(p, i);
+    const std::optional<BlasProblem> problem = makeProblem(p, bias, i);
     if (callCount > kMaxBlasCalls || !problem || !device.blas().supports(*problem)) return false;
     problems.push_back(*problem);
   }
@@ -111,9 +126,7 @@ void launchKernel(Device& device, const MatmulParameters& p) {
   device.launch("matmul", {{blocks, batch}, {kMatmulThreads}, kMatmulSharedBytes}, p);
 }
 
-}  // namespace
-
-void matmulOp(Device& device, const MatmulArguments& args) {
+MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
   const auto& [out, a, b, accumulate] = args;
   const auto batchDims = [](View view) {
     view.rank -= 2;
@@ -126,16 +139,47 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   p.n = out.shape[out.rank - 1];
   p.k = a.shape[a.rank - 1];
   p.accumulate = accumulate;
-  const auto copySteps = [](int64_t (&to)[2], const View& view) {
+  const auto copySteps = [](int64_t(&to)[2], const View& view) {
     to[0] = view.stride[view.rank - 2];
     to[1] = view.stride[view.rank - 1];
   };
   copySteps(p.outStep, out);
   copySteps(p.aStep, a);
   copySteps(p.bStep, b);
-  if (p.m * p.n * p.batch.extent.count == 0) return;
   foldBatch(p);
-  if (!launchBlas(device, p)) launchKernel(device, p);
+  return p;
+}
+
+bool isEmpty(const MatmulParameters& p) { return p.m * p.n * p.batch.extent.count == 0; }
+
+/// out += a · b of 16-bit tensors. cuBLASLt rounds the product before it adds: it is kept in float32, and added by our
+/// kernel. False without memory for that.
+bool launchAddedProduct(Device& device, const MatmulArguments& args) {
+  int64_t size = 1;
+  for (int axis = 0; axis < args.out.rank; axis++) size *= args.out.shape[axis];
+  const size_t bytes = static_cast<size_t>(size) * sizeof(float);
+  const CUdeviceptr memory = device.memory().allocate(bytes);
+  if (memory == 0) return false;
+  const View product = makeDenseView(memory, args.out);
+  const bool isStarted = launchBlas(device, makeMatmulParameters({product, args.a, args.b, false}), nullptr);
+  if (isStarted) binaryOp(device, {BinaryOp::Add, args.out, args.out, product});
+  device.memory().free(memory, bytes);
+  return isStarted;
+}
+
+}  // namespace
+
+void matmulOp(Device& device, const MatmulArguments& args) {
+  const MatmulParameters p = makeMatmulParameters(args);
+  if (isEmpty(p)) return;
+  const bool roundsTwice = args.accumulate && args.out.dtype != DType::Float32;
+  const bool isStarted = roundsTwice ? launchAddedProduct(device, args) : launchBlas(device, p, nullptr);
+  if (!isStarted) launchKernel(device, p);
+}
+
+bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias) {
+  const MatmulParameters p = makeMatmulParameters(args);
+  return isEmpty(p) || launchBlas(device, p, &bias);
 }
 
 }  // namespace mosaic::cuda

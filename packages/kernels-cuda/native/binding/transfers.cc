@@ -11,19 +11,6 @@ namespace mosaic::cuda {
 
 namespace {
 
-/// A dense float32 view of `source`'s shape.
-View denseViewLike(CUdeviceptr data, const View& source) {
-  View view = source;
-  view.data = reinterpret_cast<void*>(static_cast<uintptr_t>(data));
-  view.dtype = DType::Float32;
-  int64_t stride = 1;
-  for (int axis = view.rank - 1; axis >= 0; axis--) {
-    view.stride[axis] = stride;
-    stride *= view.shape[axis];
-  }
-  return view;
-}
-
 bool isDense(const View& view) {
   int64_t stride = 1;
   for (int axis = view.rank - 1; axis >= 0; axis--) {
@@ -36,7 +23,7 @@ bool isDense(const View& view) {
 CUdeviceptr deviceAddress(const View& view) { return reinterpret_cast<uintptr_t>(view.data); }
 
 void copyViews(Device& device, const View& out, const View& x) {
-  const CopyParameters p{makeLoop<2>({&out, &x})};
+  const CopyParameters p{makeLoop<2>({&out, &x}, LoopOrder::Memory)};
   device.launch("copy", makeGrid(device, p.loop.extent.count), p);
 }
 
@@ -82,13 +69,13 @@ void upload(Device& device, const View& out, const std::shared_ptr<void>& host, 
     return check(driver().memcpyHtoDAsync(deviceAddress(out), host.get(), bytes, device.stream()), "write");
   const Staging staging(device, bytes, "write");
   check(driver().memcpyHtoDAsync(staging.address(), host.get(), bytes, device.stream()), "write");
-  copyViews(device, out, denseViewLike(staging.address(), out));
+  copyViews(device, out, makeDenseView(staging.address(), out));
 }
 
 void download(Device& device, const View& x, const std::shared_ptr<void>& host, size_t bytes) {
   if (isDense(x)) return check(driver().memcpyDtoHAsync(host.get(), deviceAddress(x), bytes, device.stream()), "read");
   const Staging staging(device, bytes, "read");
-  copyViews(device, denseViewLike(staging.address(), x), x);
+  copyViews(device, makeDenseView(staging.address(), x), x);
   check(driver().memcpyDtoHAsync(host.get(), staging.address(), bytes, device.stream()), "read");
 }
 
@@ -139,8 +126,6 @@ napi_value read(napi_env env, napi_callback_info info) {
 
 }  // namespace
 
-void exportTransfers(napi_env env, napi_value exports) {
-  exportAll(env, exports, {{"write", write}, {"read", read}});
-}
+void exportTransfers(napi_env env, napi_value exports) { exportAll(env, exports, {{"write", write}, {"read", read}}); }
 
 }  // namespace mosaic::cuda

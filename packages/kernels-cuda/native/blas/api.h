@@ -29,7 +29,14 @@ enum BlasCompute : int { BLAS_COMPUTE_FLOAT32 = 68, BLAS_COMPUTE_TF32 = 77 };
 /// cublasOperation_t
 enum BlasOperation : int { BLAS_NO_TRANSPOSE = 0, BLAS_TRANSPOSE = 1 };
 /// cublasLtMatmulDescAttributes_t
-enum BlasMatmulDescAttribute : int { BLAS_TRANSPOSE_A = 3, BLAS_TRANSPOSE_B = 4 };
+enum BlasMatmulDescAttribute : int {
+  BLAS_TRANSPOSE_A = 3,
+  BLAS_TRANSPOSE_B = 4,
+  BLAS_EPILOGUE = 7,
+  BLAS_BIAS_POINTER = 8,
+};
+/// cublasLtEpilogue_t: what happens to float32 sums before they are rounded; a bias has one element a row.
+constexpr uint32_t BLAS_EPILOGUE_BIAS = 4;
 /// cublasLtMatrixLayoutAttribute_t: int32_t, int64_t (elements)
 enum BlasLayoutAttribute : int { BLAS_BATCH_COUNT = 5, BLAS_BATCH_STRIDE = 6 };
 /// cublasLtMatmulPreferenceAttributes_t: uint64_t; uint32_t from there on

@@ -45,6 +45,10 @@ Blas::MatmulAlgorithm::MatmulAlgorithm(const BlasFunctions& blas, const Settings
   };
   setTranspose(BLAS_TRANSPOSE_A, problem.a);
   setTranspose(BLAS_TRANSPOSE_B, problem.b);
+  if (problem.bias) {
+    blas_.matmulDescSet(matmulDesc_, BLAS_EPILOGUE, &BLAS_EPILOGUE_BIAS, sizeof BLAS_EPILOGUE_BIAS);
+    blas_.matmulDescSet(matmulDesc_, BLAS_BIAS_POINTER, &problem.bias, sizeof problem.bias);
+  }
   out_ = createLayout(problem.out, problem.batch);
   a_ = createLayout(problem.a, problem.batch);
   b_ = createLayout(problem.b, problem.batch);
@@ -88,6 +92,7 @@ void Blas::MatmulAlgorithm::select(const Settings& settings, const BlasProblem& 
 BlasStatus Blas::MatmulAlgorithm::start(const Settings& settings, const BlasProblem& problem, CUdeviceptr workspace,
                              CUstream stream) const {
   const float alpha = 1, beta = problem.accumulate ? 1 : 0;
+  if (problem.bias) blas_.matmulDescSet(matmulDesc_, BLAS_BIAS_POINTER, &problem.bias, sizeof problem.bias);
   void* workspacePointer = reinterpret_cast<void*>(static_cast<uintptr_t>(workspace));
   return blas_.multiply(settings.handle, matmulDesc_, &alpha, problem.a.data, a_, problem.b.data, b_, &beta,
                         problem.out.data, out_, problem.out.data, out_, &heuristicResult_.algorithm, workspacePointer,
@@ -135,13 +140,14 @@ bool Blas::open() {
 }
 
 Blas::Key Blas::makeKey(const BlasProblem& problem) const {
-  const auto& [out, a, b, batch, accumulate] = problem;
+  const auto& [out, a, b, batch, accumulate, bias] = problem;
   return {out.rows,         out.columns,         a.isTransposed ? a.rows : a.columns,
           out.leadingDimension,         a.leadingDimension,              b.leadingDimension,
           out.batchStride,  a.batchStride,       b.batchStride,
           out.type,         a.type,              b.type,
           a.isTransposed,   b.isTransposed,      alignmentOf(out.data),
-          alignmentOf(a.data), alignmentOf(b.data), batch};
+          alignmentOf(a.data), alignmentOf(b.data), batch,
+          bias != nullptr};
 }
 
 Blas::MatmulAlgorithm& Blas::algorithmFor(const BlasProblem& problem) {

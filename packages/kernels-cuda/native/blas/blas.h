@@ -24,6 +24,7 @@ struct BlasProblem {
   BlasMatrix out, a, b;
   int32_t batch;
   bool accumulate;  // out is added to
+  void* bias;       // one element of out's type for each row of out, added before rounding; null for none
 };
 
 struct BlasOptions {
@@ -48,7 +49,7 @@ class Blas {
 
  private:
   class MatmulAlgorithm;
-  using Key = std::array<int64_t, 20>;
+  using Key = std::array<int64_t, 21>;
 
   bool open();
   Key makeKey(const BlasProblem& problem) const;

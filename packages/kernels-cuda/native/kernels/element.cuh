@@ -18,17 +18,73 @@ DEVICE void storeElement(const Operand& x, int64_t at, float value) {
   store(static_cast<uint16_t*>(x.data) + at, x.dtype == DType::BFloat16 ? narrow<bf16>(value) : narrow<fp16>(value));
 }
 
+// Loading and decoding apart: loads of several elements are started before the first is decoded.
+
+DEVICE bool isWide(DType dtype) { return dtype == DType::Float32; }
+DEVICE const void* addressOf(const Operand& x, int64_t at) {
+  return static_cast<const char*>(x.data) + at * (isWide(x.dtype) ? 4 : 2);
+}
+
+/// An element, or kVectorLength of them side by side, as memory has them.
+template <int WIDTH>
+struct Raw;
+template <>
+struct Raw<1> {
+  uint32_t word;
+
+  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWord(addressOf(x, at), isWide(x.dtype))}; }
+  DEVICE void decode(DType dtype, float (&v)[1]) const {
+    const auto half = static_cast<uint16_t>(word);
+    v[0] = isWide(dtype) ? floatOf(word) : dtype == DType::BFloat16 ? widen<bf16>(half) : widen<fp16>(half);
+  }
+};
+template <>
+struct Raw<kVectorLength> {
+  uint4 words;
+
+  DEVICE static Raw load(const Operand& x, int64_t at) { return {loadWords(addressOf(x, at), isWide(x.dtype))}; }
+  DEVICE void decode(DType dtype, float (&v)[kVectorLength]) const {
+    const uint32_t word[] = {words.x, words.y, words.z, words.w};
+    const bool isBfloat16 = dtype == DType::BFloat16, isFloat32 = isWide(dtype);
+#pragma unroll
+    for (int i = 0; i < kVectorLength; i++) {
+      const auto half = static_cast<uint16_t>(word[i / 2] >> i % 2 * 16);
+      const float narrow = isBfloat16 ? widen<bf16>(half) : widen<fp16>(half);
+      v[i] = isFloat32 ? floatOf(word[i]) : narrow;
+    }
+  }
+};
+
+DEVICE void storeVector(const Operand& x, int64_t at, const float (&v)[kVectorLength]) {
+  if (isWide(x.dtype))
+    return store(reinterpret_cast<float4*>(static_cast<float*>(x.data) + at), make_float4(v[0], v[1], v[2], v[3]));
+  const uint2 pairs = x.dtype == DType::BFloat16 ? make_uint2(pack2<bf16>(v[0], v[1]), pack2<bf16>(v[2], v[3]))
+                                                 : make_uint2(pack2<fp16>(v[0], v[1]), pack2<fp16>(v[2], v[3]));
+  store(reinterpret_cast<uint2*>(static_cast<uint16_t*>(x.data) + at), pairs);
+}
+
+/// Adds to `offset` where the `index`th element lies. 64-bit divisions take several times as long as 32-bit ones.
+template <class Index, int N>
+DEVICE void addOffsets(const Extent& extent, const Operand (&operand)[N], Index index, int64_t (&offset)[N]) {
+  for (int axis = extent.rank - 1; axis >= 0; axis--) {
+    const auto length = static_cast<Index>(extent.length[axis]);
+    const Index outer = axis == 0 ? 0 : index / length;
+    const auto place = static_cast<int64_t>(index - outer * length);
+    index = outer;
+#pragma unroll
+    for (int i = 0; i < N; i++) offset[i] += place * operand[i].stride[axis];
+  }
+}
+
 /// Where the `index`th element of the extent lies in each operand.
 template <int N>
 DEVICE void offsetsOf(const Extent& extent, const Operand (&operand)[N], int64_t index, int64_t (&offset)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) offset[i] = 0;
-  for (int axis = extent.rank - 1; axis >= 0; axis--) {
-    const int64_t place = axis == 0 ? index : index % extent.length[axis];
-    if (axis > 0) index /= extent.length[axis];
-#pragma unroll
-    for (int i = 0; i < N; i++) offset[i] += place * operand[i].stride[axis];
-  }
+  if (extent.count <= UINT32_MAX)
+    addOffsets(extent, operand, static_cast<uint32_t>(index), offset);
+  else
+    addOffsets(extent, operand, index, offset);
 }
 
 /// Calls body(index, offsets) for every element; the threads of the grid take turns.
@@ -40,6 +96,68 @@ DEVICE void forEachElement(const Loop<N>& loop, Body body) {
     offsetsOf(loop.extent, loop.operand, i, offset);
     body(i, offset);
   }
+}
+
+/// Where vectors begin: one axis, as most loops have, takes no division.
+template <int N>
+DEVICE void vectorOffsets(const Loop<N>& loop, int64_t index, int64_t (&offset)[N]) {
+  if (loop.extent.rank > 1) return offsetsOf(loop.extent, loop.operand, index, offset);
+#pragma unroll
+  for (int n = 0; n < N; n++) offset[n] = index;
+}
+
+/// mapElements for vectors; each thread has several under way. What lies beyond the last is loaded again, not stored.
+template <int N, class Function>
+DEVICE void mapVectors(const Loop<N>& loop, Function function) {
+  constexpr int kVectors = 2;
+  const auto& operand = loop.operand;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kVectorLength;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kVectorLength;
+#pragma unroll 1
+  for (int64_t index = first; index < loop.extent.count; index += kVectors * step) {
+    int64_t at[kVectors][N];
+    Raw<kVectorLength> raw[kVectors][N];
+#pragma unroll
+    for (int v = 0; v < kVectors; v++) {
+      vectorOffsets(loop, min(index + v * step, loop.extent.count - kVectorLength), at[v]);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; v++) {
+#pragma unroll
+      for (int n = 1; n < N; n++) raw[v][n] = Raw<kVectorLength>::load(operand[n], at[v][n]);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; v++) {
+      if (index + v * step >= loop.extent.count) break;
+      float x[N][kVectorLength];
+#pragma unroll
+      for (int n = 1; n < N; n++) raw[v][n].decode(operand[n].dtype, x[n]);
+      function(x);
+      storeVector(operand[0], at[v][0], x[0]);
+    }
+  }
+}
+
+/// function(x) sets x[0][i], of the first operand, from the others' x[n][i]: for kVectorLength elements at once where
+/// the operands allow it, else for one.
+template <int N, class Function>
+DEVICE void mapElements(const Loop<N>& loop, Function function) {
+  if (loop.isVectorized) return mapVectors(loop, function);
+  const auto& operand = loop.operand;
+  forEachElement(loop, [&](int64_t, const int64_t(&at)[N]) {
+    float x[N][1];
+#pragma unroll
+    for (int n = 1; n < N; n++) x[n][0] = loadElement(operand[n], at[n]);
+    function(x);
+    storeElement(operand[0], at[0], x[0][0]);
+  });
+}
+
+/// Calls body(i) for each element of a vector.
+template <int WIDTH, class Body>
+DEVICE void forEachOf(const float (&)[WIDTH], Body body) {
+#pragma unroll
+  for (int i = 0; i < WIDTH; i++) body(i);
 }
 
 DEVICE float warpSum(float x) {

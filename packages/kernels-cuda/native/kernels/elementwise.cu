@@ -77,6 +77,46 @@ DEVICE float unaryDerivative(UnaryOp op, float x) {
   __builtin_unreachable();
 }
 
+// Operations as types: a vector takes one switch, for a switch takes as long as many an operation.
+
+template <BinaryOp op>
+struct BinaryFunction {
+  DEVICE float operator()(float a, float b) const { return applyBinary(op, a, b); }
+};
+template <class Body>
+DEVICE void withBinary(BinaryOp op, Body body) {
+  switch (op) {
+    case BinaryOp::Add: return body(BinaryFunction<BinaryOp::Add>{});
+    case BinaryOp::Sub: return body(BinaryFunction<BinaryOp::Sub>{});
+    case BinaryOp::Mul: return body(BinaryFunction<BinaryOp::Mul>{});
+    case BinaryOp::Div: return body(BinaryFunction<BinaryOp::Div>{});
+    case BinaryOp::Max: return body(BinaryFunction<BinaryOp::Max>{});
+  }
+}
+
+template <UnaryOp op>
+struct UnaryFunction {
+  DEVICE float operator()(float x) const { return applyUnary(op, x); }
+  DEVICE float derivative(float x) const { return unaryDerivative(op, x); }
+};
+template <class Body>
+DEVICE void withUnary(UnaryOp op, Body body) {
+  switch (op) {
+    case UnaryOp::Neg: return body(UnaryFunction<UnaryOp::Neg>{});
+    case UnaryOp::Exp: return body(UnaryFunction<UnaryOp::Exp>{});
+    case UnaryOp::Log: return body(UnaryFunction<UnaryOp::Log>{});
+    case UnaryOp::Sqrt: return body(UnaryFunction<UnaryOp::Sqrt>{});
+    case UnaryOp::Rsqrt: return body(UnaryFunction<UnaryOp::Rsqrt>{});
+    case UnaryOp::Tanh: return body(UnaryFunction<UnaryOp::Tanh>{});
+    case UnaryOp::Sigmoid: return body(UnaryFunction<UnaryOp::Sigmoid>{});
+    case UnaryOp::Relu: return body(UnaryFunction<UnaryOp::Relu>{});
+    case UnaryOp::Gelu: return body(UnaryFunction<UnaryOp::Gelu>{});
+    case UnaryOp::GeluTanh: return body(UnaryFunction<UnaryOp::GeluTanh>{});
+    case UnaryOp::Silu: return body(UnaryFunction<UnaryOp::Silu>{});
+    case UnaryOp::Square: return body(UnaryFunction<UnaryOp::Square>{});
+  }
+}
+
 struct AdamElement {
   float parameter, first, second;
 };
@@ -97,39 +137,34 @@ DEVICE AdamElement adamStep(const AdamParameters& p, AdamElement x, float g) {
 extern "C" {
 
 __global__ void fill(const __grid_constant__ FillParameters p) {
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[1]) { storeElement(p.loop.operand[0], at[0], p.value); });
+  mapElements(p.loop, [&](auto& x) { forEachOf(x[0], [&](int i) { x[0][i] = p.value; }); });
 }
 
 __global__ void copy(const __grid_constant__ CopyParameters p) {
-  const auto& [out, x] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[2]) { storeElement(out, at[0], loadElement(x, at[1])); });
+  mapElements(p.loop, [](auto& x) { forEachOf(x[0], [&](int i) { x[0][i] = x[1][i]; }); });
 }
 
 __global__ void binary(const __grid_constant__ BinaryParameters p) {
-  const auto& [out, a, b] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
-    storeElement(out, at[0], applyBinary(p.op, loadElement(a, at[1]), loadElement(b, at[2])));
+  mapElements(p.loop, [&](auto& x) {
+    withBinary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i], x[2][i]); }); });
   });
 }
 
 __global__ void scalar(const __grid_constant__ ScalarParameters p) {
-  const auto& [out, x] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[2]) {
-    storeElement(out, at[0], applyBinary(p.op, loadElement(x, at[1]), p.value));
+  mapElements(p.loop, [&](auto& x) {
+    withBinary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i], p.value); }); });
   });
 }
 
 __global__ void unary(const __grid_constant__ UnaryParameters p) {
-  const auto& [out, x] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[2]) {
-    storeElement(out, at[0], applyUnary(p.op, loadElement(x, at[1])));
+  mapElements(p.loop, [&](auto& x) {
+    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i]); }); });
   });
 }
 
 __global__ void gate(const __grid_constant__ GateParameters p) {
-  const auto& [out, a, b] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
-    storeElement(out, at[0], applyUnary(p.op, loadElement(a, at[1])) * loadElement(b, at[2]));
+  mapElements(p.loop, [&](auto& x) {
+    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = op(x[1][i]) * x[2][i]; }); });
   });
 }
 
@@ -144,9 +179,8 @@ __global__ void rotary(const __grid_constant__ RotaryParameters p) {
 }
 
 __global__ void unaryBackward(const __grid_constant__ UnaryBackwardParameters p) {
-  const auto& [dx, x, dy] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
-    storeElement(dx, at[0], loadElement(dy, at[2]) * unaryDerivative(p.op, loadElement(x, at[1])));
+  mapElements(p.loop, [&](auto& x) {
+    withUnary(p.op, [&](auto op) { forEachOf(x[0], [&](int i) { x[0][i] = x[2][i] * op.derivative(x[1][i]); }); });
   });
 }
 
@@ -162,7 +196,7 @@ __global__ void randomNumbers(const __grid_constant__ RandomParameters p) {
 __global__ void dropout(const __grid_constant__ DropoutParameters p) {
   const auto& [out, x, index] = p.loop.operand;
   const float scale = 1.f / (1.f - p.probability);
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[3]) {
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[3]) {
     const float randomValue = drawUniform(p.philox, static_cast<uint64_t>(p.first + at[2]), 0.f, 1.f);
     storeElement(out, at[0], randomValue < p.probability ? 0.f : loadElement(x, at[1]) * scale);
   });
@@ -170,7 +204,7 @@ __global__ void dropout(const __grid_constant__ DropoutParameters p) {
 
 __global__ void adam(const __grid_constant__ AdamParameters p) {
   const auto& [parameter, first, second, gradient] = p.loop.operand;
-  forEachElement(p.loop, [&](int64_t, const int64_t (&at)[4]) {
+  forEachElement(p.loop, [&](int64_t, const int64_t(&at)[4]) {
     const AdamElement oldElement{loadElement(parameter, at[0]), loadElement(first, at[1]), loadElement(second, at[2])};
     const AdamElement newElement = adamStep(p, oldElement, loadElement(gradient, at[3]));
     storeElement(parameter, at[0], newElement.parameter);

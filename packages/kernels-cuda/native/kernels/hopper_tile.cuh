@@ -17,7 +17,7 @@ constexpr int kZeroedBarrier = 4;
 constexpr int kSwizzleRowBytes = 2 * kPanelColumns, kSwizzleAtomBytes = 8 * kSwizzleRowBytes;
 
 template <int ROWS, int D>
-constexpr int kPanelsBytes = ROWS * D * 2;
+constexpr int kPanelsBytes = ROWS* D * 2;
 
 /// Sets up the barrier that the block's own tiles arrive at, and what else `init` does, before any thread goes its way.
 template <class Init>
@@ -83,6 +83,7 @@ struct TmaPipeline {
   DEVICE void producerAcquire(int step) const { awaitPhase(emptyBarrier(step), (step / kStages & 1) ^ 1); }
   DEVICE void consumerWait(int step) const { awaitPhase(fullBarrier(step), step / kStages & 1); }
   DEVICE void consumerRelease(int step) const {
+    syncWarp();  // orders what the other lanes read before the arrival
     if ((threadIdx.x & 31) == 0) arrive(emptyBarrier(step));
   }
 };

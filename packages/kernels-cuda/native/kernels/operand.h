@@ -21,10 +21,18 @@ struct Operand {
   int64_t stride[kMaxRank];
 };
 
+/// Threads of a block, but of attention's.
+constexpr unsigned kBlockThreads = 256;
+
+/// Elements of an operand that a thread loads and stores at once: 16 bytes of float32.
+constexpr int kVectorLength = 4;
+
 /// N operands walked over together.
 template <int N>
 struct Loop {
   Extent extent;
+  /// Whether kVectorLength elements along the last axis may be taken at once.
+  bool isVectorized;
   Operand operand[N];
 };
 

@@ -43,6 +43,31 @@ template <class T>
 DEVICE void store(T* p, T v) {
   *p = v;
 }
+// Loads without a branch on the width, so that several are under way before the first is used.
+
+/// 16 bytes if `isWide`, else 8, in x and y.
+DEVICE uint4 loadWords(const void* p, bool isWide) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
+      "@p ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n@!p ld.global.v2.u32 {%0,%1}, [%4];\n}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(isWide))
+      : "memory");
+  return v;
+}
+/// 4 bytes if `isWide`, else 2.
+DEVICE uint32_t loadWord(const void* p, bool isWide) {
+  uint32_t v;
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b16 half;\nsetp.ne.s32 p, %2, 0;\n"
+      "@p ld.global.u32 %0, [%1];\n@!p ld.global.u16 half, [%1];\n@!p cvt.u32.u16 %0, half;\n}"
+      : "=r"(v)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(isWide))
+      : "memory");
+  return v;
+}
+
 /// Sets *p to 1; true for the one that found 0 there.
 DEVICE bool atomicTestAndSet(uint32_t* p) { return atomicExch(p, 1u) == 0; }
 
@@ -95,6 +120,7 @@ DEVICE float fastReciprocal(float x) {
 }
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 DEVICE uint32_t bitsOf(float x) { return __float_as_uint(x); }
+DEVICE float floatOf(uint32_t bits) { return __uint_as_float(bits); }
 /// a · b, rounded: never part of a fused multiply-add.
 DEVICE float roundedProduct(float a, float b) { return __fmul_rn(a, b); }
 

@@ -9,29 +9,99 @@ namespace {
 
 DEVICE float maxNan(float a, float b) { return a != a || b != b ? a + b : fmaxf(a, b); }
 
-/// Every thread takes every blockDim-th element; then halves of the block combine, so the order depends on nothing.
-DEVICE void reduceElement(const ReduceParameters& p, int64_t index) {
+struct Reduction {
+  ReduceKind kind;
+
+  DEVICE float identity() const { return kind == ReduceKind::Sum ? 0.f : -infinity(); }
+  DEVICE float combine(float a, float b) const { return kind == ReduceKind::Sum ? a + b : maxNan(a, b); }
+};
+
+/// Where element i of inner lies, behind an output's first.
+DEVICE int64_t innerOffset(const Loop<1>& inner, int64_t i) {
+  if (inner.extent.rank <= 1) return i * inner.operand[0].stride[0];
+  int64_t offset[1];
+  offsetsOf(inner.extent, inner.operand, i, offset);
+  return offset[0];
+}
+
+/// Calls use(v) with WIDTH elements from each of first, first + stride, … before `end` of inner; several loads are
+/// under way. What lies beyond the end is loaded again, not used.
+template <int WIDTH, class Use>
+DEVICE void forEachInner(const ReduceParameters& p, int64_t x, int64_t first, int64_t end, int64_t stride, Use use) {
+  constexpr int kLoads = 4;
+  const Operand& operand = p.kept.operand[1];
+  const int64_t last = first + (end - 1 - first) / stride * stride;
+#pragma unroll 1
+  for (int64_t i = first; i < end; i += kLoads * stride) {
+    Raw<WIDTH> raw[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; j++) {
+      raw[j] = Raw<WIDTH>::load(operand, x + innerOffset(p.inner, min(i + j * stride, last)));
+    }
+#pragma unroll
+    for (int j = 0; j < kLoads; j++) {
+      if (i + j * stride >= end) break;
+      float v[WIDTH];
+      raw[j].decode(operand.dtype, v);
+      use(v);
+    }
+  }
+}
+
+DEVICE void storeReduced(const ReduceParameters& p, int64_t index, int64_t out, float value) {
+  if (p.partial)
+    store(p.partial + blockIdx.y * p.kept.extent.count + index, value);
+  else
+    storeElement(p.kept.operand[0], out, value);
+}
+
+/// The elements of inner that a block reduces.
+struct Split {
+  int64_t begin, end;
+};
+DEVICE Split splitOf(const ReduceParameters& p) {
+  const int64_t begin = blockIdx.y * p.splitLength;
+  return {begin, min(begin + p.splitLength, p.inner.extent.count)};
+}
+
+// The order in which elements are combined depends on shape and strides alone.
+
+/// The warp's lanes take elements in turn, WIDTH side by side at a time.
+template <int WIDTH>
+DEVICE void reduceOutput(const ReduceParameters& p, int64_t index) {
   int64_t at[2];
   offsetsOf(p.kept.extent, p.kept.operand, index, at);
-  const bool isSum = p.kind == ReduceKind::Sum;
-  float value = isSum ? 0.f : -infinity();
-  for (int64_t i = threadIdx.x; i < p.inner.extent.count; i += blockDim.x) {
-    int64_t inner[1];
-    offsetsOf(p.inner.extent, p.inner.operand, i, inner);
-    const float x = loadElement(p.kept.operand[1], at[1] + inner[0]);
-    value = isSum ? value + x : maxNan(value, x);
+  const int lane = threadIdx.x % 32;
+  const auto [begin, end] = splitOf(p);
+  const Reduction reduction{p.kind};
+  float value = reduction.identity();
+  forEachInner<WIDTH>(p, at[1], begin + lane * WIDTH, end, 32 * WIDTH, [&](const float(&v)[WIDTH]) {
+#pragma unroll
+    for (const float element : v) value = reduction.combine(value, element);
+  });
+  for (int lanes = 16; lanes > 0; lanes /= 2) value = reduction.combine(value, shuffleXor(value, lanes));
+  if (lane == 0) storeReduced(p, index, at[0], value);
+}
+
+/// This lane's WIDTH outputs from `index` on.
+template <int WIDTH>
+DEVICE void reduceOwnOutputs(const ReduceParameters& p, int64_t index) {
+  int64_t at[2];
+  offsetsOf(p.kept.extent, p.kept.operand, index, at);
+  const auto [begin, end] = splitOf(p);
+  const Reduction reduction{p.kind};
+  float value[WIDTH];
+#pragma unroll
+  for (float& element : value) element = reduction.identity();
+  forEachInner<WIDTH>(p, at[1], begin, end, 1, [&](const float(&v)[WIDTH]) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; w++) value[w] = reduction.combine(value[w], v[w]);
+  });
+  const int last = p.kept.extent.rank - 1;
+#pragma unroll
+  for (int w = 0; w < WIDTH; w++) {
+    storeReduced(p, index + w, at[0] + w * (last < 0 ? 0 : p.kept.operand[0].stride[last]), value[w]);
   }
-  const SharedAddress ownSlot = sharedBase() + threadIdx.x * 4;
-  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-    storeShared(ownSlot, value);
-    syncBlock();
-    if (threadIdx.x < half) {
-      const float otherValue = loadShared(ownSlot + half * 4);
-      value = isSum ? value + otherValue : maxNan(value, otherValue);
-    }
-    syncBlock();
-  }
-  if (threadIdx.x == 0) storeElement(p.kept.operand[0], at[0], value);
 }
 
 /// float32 throughout, 4 × 4 results a thread; for where cuBLASLt is missing or does not take the strides.
@@ -89,8 +159,28 @@ DEVICE void multiplyTile(const MatmulParameters& p, int64_t index) {
 
 extern "C" {
 
-__global__ void reduce(const __grid_constant__ ReduceParameters p) {
-  for (int64_t i = blockIdx.x; i < p.kept.extent.count; i += gridDim.x) reduceElement(p, i);
+__global__ void __launch_bounds__(kBlockThreads, 3) reduce(const __grid_constant__ ReduceParameters p) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
+  for (int64_t index = first; index < p.kept.extent.count; index += step) {
+    if (p.inner.isVectorized)
+      reduceOutput<kVectorLength>(p, index);
+    else
+      reduceOutput<1>(p, index);
+  }
+}
+
+__global__ void __launch_bounds__(kBlockThreads, 3) reduceColumns(const __grid_constant__ ReduceParameters p) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * p.outputsPerLane;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * p.outputsPerLane;
+#pragma unroll 1
+  for (int64_t index = first; index < p.kept.extent.count; index += step) {
+    if (p.outputsPerLane == kVectorLength)
+      reduceOwnOutputs<kVectorLength>(p, index);
+    else
+      reduceOwnOutputs<1>(p, index);
+  }
 }
 
 __global__ void matmul(const __grid_constant__ MatmulParameters p) {
@@ -105,9 +195,12 @@ __global__ void reduceRanks(const __grid_constant__ ReduceRanksParameters p) {
     for (int32_t rank = 0; rank < p.ranks; rank++) {
       const int64_t operandIndex = rank - (rank > p.rank ? 1 : 0);
       const float x = rank == p.rank ? loadElement(p.own, i) : loadElement(p.others, operandIndex * p.count + i);
-      if (rank == 0) sum = x;
-      else if (p.op == MOSAIC_REDUCE_MAX) sum = sum > x || sum != sum ? sum : x;
-      else sum += x;
+      if (rank == 0)
+        sum = x;
+      else if (p.op == MOSAIC_REDUCE_MAX)
+        sum = sum > x || sum != sum ? sum : x;
+      else
+        sum += x;
     }
     storeElement(p.out, i, p.op == MOSAIC_REDUCE_MEAN ? sum / static_cast<float>(p.ranks) : sum);
   }
@@ -116,5 +209,6 @@ __global__ void reduceRanks(const __grid_constant__ ReduceRanksParameters p) {
 }  // extern "C"
 
 EMULATED_KERNEL(reduce, ReduceParameters)
+EMULATED_KERNEL(reduceColumns, ReduceParameters)
 EMULATED_KERNEL(matmul, MatmulParameters)
 EMULATED_KERNEL(reduceRanks, ReduceRanksParameters)

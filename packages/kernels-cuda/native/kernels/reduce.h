@@ -7,11 +7,19 @@
 
 namespace mosaic::cuda {
 
-/// `kept` walks over the axes that stay (out, x), `inner` over those that go (x); a block computes one element of out.
+/// How a reduction is shared: "reduce" has a warp for each output, "reduceColumns" a lane for one output or, where
+/// neighbouring outputs are of elements side by side, kVectorLength of them.
+///
+/// `kept` walks over the axes that stay (out, x), `inner` over those that go (x). Each block reduces `splitLength`
+/// elements of inner: those of its number in y. Where `partial` is given, it receives the results of each split,
+/// [splits, kept], instead of out.
 struct ReduceParameters {
   Loop<2> kept;
   Loop<1> inner;
   ReduceKind kind;
+  int32_t outputsPerLane;  // of reduceColumns; else 0
+  int64_t splitLength;
+  float* partial;
 };
 
 /// out [.., M, N] ← a [.., M, K] · b [.., K, N] (+ out). `batch` walks over the leading axes; steps are the strides of

@@ -10,6 +10,7 @@ template <int N, class Body>
 DEVICE void forEachRow(const Rows<N>& rowLayout, Body body) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
   for (int64_t row = first; row < rowLayout.rows.extent.count; row += warps) {
     int64_t offset[N];
     offsetsOf(rowLayout.rows.extent, rowLayout.rows.operand, row, offset);
@@ -17,23 +18,65 @@ DEVICE void forEachRow(const Rows<N>& rowLayout, Body body) {
   }
 }
 
-/// Calls body(i) for the places of a row that fall to this lane.
-template <class Body>
-DEVICE void forEachInRow(int64_t length, Body body) {
-  for (int64_t i = threadIdx.x % 32; i < length; i += 32) body(i);
+/// WIDTH elements of a row, of which elements are `step` apart, from its ith on.
+template <int WIDTH>
+DEVICE Raw<WIDTH> loadRow(const Operand& x, int64_t row, int64_t step, int i) {
+  return Raw<WIDTH>::load(x, WIDTH == 1 ? row + i * step : row + i);
+}
+template <int WIDTH>
+DEVICE void storeRow(const Operand& x, int64_t row, int64_t step, int i, const float (&v)[WIDTH]) {
+  if constexpr (WIDTH == 1)
+    storeElement(x, row + i * step, v[0]);
+  else
+    storeVector(x, row + i, v);
+}
+/// Of what each column has one of, `missing` where that is absent.
+template <int WIDTH>
+DEVICE void loadColumns(const Operand& x, int i, float missing, float (&v)[WIDTH]) {
+  if (x.data) return loadRow<WIDTH>(x, 0, x.stride[0], i).decode(x.dtype, v);
+#pragma unroll
+  for (float& element : v) element = missing;
 }
 
-template <class Body>
-DEVICE float sumOverRow(int64_t length, Body body) {
+/// Calls use(i, load(i)) for the places i, i + 1, … i + WIDTH − 1 of a row that fall to this lane; several loads are
+/// under way. What lies beyond the row is not used: its last places are loaded again.
+template <int WIDTH, class Load, class Use>
+DEVICE void forEachInRow(int length, Load load, Use use) {
+  constexpr int kLoads = 2, kStride = 32 * WIDTH;
+#pragma unroll 1
+  for (int i = threadIdx.x % 32 * WIDTH; i < length; i += kLoads * kStride) {
+    decltype(load(i)) loaded[kLoads];
+#pragma unroll
+    for (int j = 0; j < kLoads; j++) loaded[j] = load(min(i + j * kStride, length - WIDTH));
+#pragma unroll
+    for (int j = 0; j < kLoads; j++) {
+      if (i + j * kStride < length) use(i + j * kStride, loaded[j]);
+    }
+  }
+}
+
+/// The sum over a row of what value(i, load(i), v) writes to v for places i, i + 1, …
+template <int WIDTH, class Load, class Value>
+DEVICE float sumOverRow(int length, Load load, Value value) {
   float sum = 0;
-  forEachInRow(length, [&](int64_t i) { sum += body(i); });
+  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loaded) {
+    float v[WIDTH];
+    value(i, loaded, v);
+#pragma unroll
+    for (const float element : v) sum += element;
+  });
   return warpSum(sum);
 }
 
-template <class Body>
-DEVICE float maxOverRow(int64_t length, Body body) {
+template <int WIDTH, class Load, class Value>
+DEVICE float maxOverRow(int length, Load load, Value value) {
   float maxValue = -infinity();
-  forEachInRow(length, [&](int64_t i) { maxValue = fmaxf(maxValue, body(i)); });
+  forEachInRow<WIDTH>(length, load, [&](int i, const auto& loaded) {
+    float v[WIDTH];
+    value(i, loaded, v);
+#pragma unroll
+    for (const float element : v) maxValue = fmaxf(maxValue, element);
+  });
   return warpMax(maxValue);
 }
 
@@ -53,60 +96,113 @@ DEVICE bool checkIndex(float value, int64_t count, BadIndex* badIndex, IndexKern
 using namespace mosaic;
 using namespace mosaic::cuda;
 
-extern "C" {
+namespace {
+
+// Kernels on rows, for elements one by one or in vectors of kVectorLength (WIDTH).
+
+template <int WIDTH>
+struct RawPair {
+  Raw<WIDTH> a, b;
+};
 
 /// A row of −∞ gives 0.
-__global__ void softmax(const __grid_constant__ SoftmaxParameters p) {
+template <int WIDTH>
+DEVICE void softmaxRows(const SoftmaxParameters& p) {
   const auto& [out, x] = p.layout.rows.operand;
-  const int64_t n = p.layout.length, outStride = p.layout.step[0], xStride = p.layout.step[1];
-  forEachRow(p.layout, [&](const int64_t (&at)[2]) {
-    const float maxValue = maxOverRow(n, [&](int64_t i) { return loadElement(x, at[1] + i * xStride); });
+  const auto& step = p.layout.step;
+  const int n = p.layout.length;
+  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
+    const auto load = [&](int i) { return loadRow<WIDTH>(x, at[1], step[1], i); };
+    const auto decode = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) { raw.decode(x.dtype, v); };
+    const float maxValue = maxOverRow<WIDTH>(n, load, decode);
     const float base = maxValue == -infinity() ? 0.f : maxValue;
-    const float sum = sumOverRow(n, [&](int64_t i) { return expf(loadElement(x, at[1] + i * xStride) - base); });
+    const auto weights = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = expf(element - base);
+    };
+    const float sum = sumOverRow<WIDTH>(n, load, weights);
     const float inverse = sum == 0.f ? 0.f : 1.f / sum;
-    forEachInRow(n, [&](int64_t i) {
-      storeElement(out, at[0] + i * outStride, expf(loadElement(x, at[1] + i * xStride) - base) * inverse);
+    forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
+      float v[WIDTH];
+      weights(i, raw, v);
+#pragma unroll
+      for (float& element : v) element *= inverse;
+      storeRow(out, at[0], step[0], i, v);
     });
   });
 }
 
-__global__ void softmaxBackward(const __grid_constant__ SoftmaxBackwardParameters p) {
+template <int WIDTH>
+DEVICE void softmaxBackwardRows(const SoftmaxBackwardParameters& p) {
   const auto& [dx, out, dOut] = p.layout.rows.operand;
-  const int64_t n = p.layout.length;
   const auto& step = p.layout.step;
+  const int n = p.layout.length;
   forEachRow(p.layout, [&](const int64_t(&at)[3]) {
-    const auto y = [&](int64_t i) { return loadElement(out, at[1] + i * step[1]); };
-    const auto dy = [&](int64_t i) { return loadElement(dOut, at[2] + i * step[2]); };
-    const float dot = sumOverRow(n, [&](int64_t i) { return y(i) * dy(i); });
-    forEachInRow(n, [&](int64_t i) { storeElement(dx, at[0] + i * step[0], y(i) * (dy(i) - dot)); });
+    const auto load = [&](int i) {
+      return RawPair<WIDTH>{loadRow<WIDTH>(out, at[1], step[1], i), loadRow<WIDTH>(dOut, at[2], step[2], i)};
+    };
+    const auto multiply = [&](const RawPair<WIDTH>& raw, float subtrahend, float(&v)[WIDTH]) {
+      float dy[WIDTH];
+      raw.a.decode(out.dtype, v);
+      raw.b.decode(dOut.dtype, dy);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) v[w] *= dy[w] - subtrahend;
+    };
+    const auto product = [&](int, const RawPair<WIDTH>& raw, float(&v)[WIDTH]) { multiply(raw, 0.f, v); };
+    const float dot = sumOverRow<WIDTH>(n, load, product);
+    forEachInRow<WIDTH>(n, load, [&](int i, const RawPair<WIDTH>& raw) {
+      float v[WIDTH];
+      multiply(raw, dot, v);
+      storeRow(dx, at[0], step[0], i, v);
+    });
   });
 }
 
-__global__ void rowDot(const __grid_constant__ RowDotParameters p) {
+template <int WIDTH>
+DEVICE void rowDotRows(const RowDotParameters& p) {
   const auto& [out, a, b] = p.layout.rows.operand;
   const auto& step = p.layout.step;
   forEachRow(p.layout, [&](const int64_t(&at)[3]) {
-    const float dot = sumOverRow(p.layout.length, [&](int64_t i) {
-      return loadElement(a, at[1] + i * step[1]) * loadElement(b, at[2] + i * step[2]);
-    });
+    const auto load = [&](int i) {
+      return RawPair<WIDTH>{loadRow<WIDTH>(a, at[1], step[1], i), loadRow<WIDTH>(b, at[2], step[2], i)};
+    };
+    const auto product = [&](int, const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
+      float factor[WIDTH];
+      raw.a.decode(a.dtype, v);
+      raw.b.decode(b.dtype, factor);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) v[w] *= factor[w];
+    };
+    const float dot = sumOverRow<WIDTH>(p.layout.length, load, product);
     if (threadIdx.x % 32 == 0) storeElement(out, at[0], dot);
   });
 }
 
-__global__ void normalize(const __grid_constant__ NormParameters p) {
+template <int WIDTH>
+DEVICE void normalizeRows(const NormParameters& p) {
   const auto& [out, x, mean, rstd] = p.layout.rows.operand;
-  const int64_t n = p.layout.length;
+  const auto& step = p.layout.step;
+  const int n = p.layout.length;
   const float inverseLength = 1.f / static_cast<float>(n);
   forEachRow(p.layout, [&](const int64_t(&at)[4]) {
-    const auto value = [&](int64_t i) { return loadElement(x, at[1] + i * p.layout.step[1]); };
-    const float center = mean.data ? sumOverRow(n, value) * inverseLength : 0.f;
-    const float variance =
-        sumOverRow(n, [&](int64_t i) { return (value(i) - center) * (value(i) - center); }) * inverseLength;
-    const float scale = 1.f / sqrtf(variance + p.epsilon);
-    forEachInRow(n, [&](int64_t i) {
-      const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
-      const float bias = p.bias.data ? loadElement(p.bias, i * p.bias.stride[0]) : 0.f;
-      storeElement(out, at[0] + i * p.layout.step[0], (value(i) - center) * scale * weight + bias);
+    const auto load = [&](int i) { return loadRow<WIDTH>(x, at[1], step[1], i); };
+    const auto decode = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) { raw.decode(x.dtype, v); };
+    const float center = mean.data ? sumOverRow<WIDTH>(n, load, decode) * inverseLength : 0.f;
+    const auto square = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = (element - center) * (element - center);
+    };
+    const float scale = 1.f / sqrtf(sumOverRow<WIDTH>(n, load, square) * inverseLength + p.epsilon);
+    forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
+      float v[WIDTH], weight[WIDTH], bias[WIDTH];
+      raw.decode(x.dtype, v);
+      loadColumns(p.weight, i, 1.f, weight);
+      loadColumns(p.bias, i, 0.f, bias);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) v[w] = (v[w] - center) * scale * weight[w] + bias[w];
+      storeRow(out, at[0], step[0], i, v);
     });
     if (threadIdx.x % 32 != 0) return;
     if (mean.data) storeElement(mean, at[2], center);
@@ -115,34 +211,213 @@ __global__ void normalize(const __grid_constant__ NormParameters p) {
 }
 
 /// With x̂ = (x − mean) · rstd and g = dOut · weight: dx = rstd · (g − mean g − x̂ · mean(g · x̂)). RMSNorm: no mean g.
-__global__ void normalizeBackward(const __grid_constant__ NormBackwardParameters p) {
+template <int WIDTH>
+DEVICE void normalizeBackwardRows(const NormBackwardParameters& p) {
   const auto& [dx, x, dOut, mean, rstd] = p.layout.rows.operand;
-  const int64_t n = p.layout.length;
   const auto& step = p.layout.step;
+  const int n = p.layout.length;
   const float inverseLength = 1.f / static_cast<float>(n);
   forEachRow(p.layout, [&](const int64_t(&at)[5]) {
     const float center = mean.data ? loadElement(mean, at[3]) : 0.f, scale = loadElement(rstd, at[4]);
-    const auto normalized = [&](int64_t i) { return (loadElement(x, at[1] + i * step[1]) - center) * scale; };
-    const auto weightedGradient = [&](int64_t i) {
-      const float weight = p.weight.data ? loadElement(p.weight, i * p.weight.stride[0]) : 1.f;
-      return loadElement(dOut, at[2] + i * step[2]) * weight;
+    const auto load = [&](int i) {
+      return RawPair<WIDTH>{loadRow<WIDTH>(x, at[1], step[1], i), loadRow<WIDTH>(dOut, at[2], step[2], i)};
     };
-    const float gradientMean = mean.data ? sumOverRow(n, weightedGradient) * inverseLength : 0.f;
-    const float xProjection =
-        sumOverRow(n, [&](int64_t i) { return weightedGradient(i) * normalized(i); }) * inverseLength;
-    forEachInRow(n, [&](int64_t i) {
-      storeElement(dx, at[0] + i * step[0], scale * (weightedGradient(i) - gradientMean - normalized(i) * xProjection));
+    const auto weighted = [&](int i, const RawPair<WIDTH>& raw, float(&g)[WIDTH]) {
+      float weight[WIDTH];
+      raw.b.decode(dOut.dtype, g);
+      loadColumns(p.weight, i, 1.f, weight);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) g[w] *= weight[w];
+    };
+    const auto normalized = [&](const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.a.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = (element - center) * scale;
+    };
+    const float gradientMean = mean.data ? sumOverRow<WIDTH>(n, load, weighted) * inverseLength : 0.f;
+    const auto project = [&](int i, const RawPair<WIDTH>& raw, float(&v)[WIDTH]) {
+      float g[WIDTH];
+      normalized(raw, v);
+      weighted(i, raw, g);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) v[w] *= g[w];
+    };
+    const float xProjection = sumOverRow<WIDTH>(n, load, project) * inverseLength;
+    forEachInRow<WIDTH>(n, load, [&](int i, const RawPair<WIDTH>& raw) {
+      float v[WIDTH], g[WIDTH];
+      normalized(raw, v);
+      weighted(i, raw, g);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) v[w] = scale * (g[w] - gradientMean - v[w] * xProjection);
+      storeRow(dx, at[0], step[0], i, v);
     });
   });
 }
 
-/// Blocks of 32 × 8 threads: each thread sums every eighth row of its column, the first row of threads sums those.
-__global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
+/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
+template <int WIDTH>
+DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
+  const auto& [x, loss, lse, counted, target] = p.layout.rows.operand;
+  const int n = p.layout.length;
+  const int64_t step = p.layout.step[0];
+  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
+    const auto load = [&](int i) { return loadRow<WIDTH>(x, at[0], step, i); };
+    const auto decode = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) { raw.decode(x.dtype, v); };
+    const float targetClass = loadElement(target, at[4]);
+    const bool isCounted =
+        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropy);
+    const float maxValue = maxOverRow<WIDTH>(n, load, decode);
+    const auto weights = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = expf(element - maxValue);
+    };
+    const float logSum = logf(sumOverRow<WIDTH>(n, load, weights));
+    const float mean = p.smoothing > 0.f ? sumOverRow<WIDTH>(n, load, decode) / static_cast<float>(n) : 0.f;
+    if (threadIdx.x % 32 != 0) return;
+    float rowLoss = 0.f;
+    if (isCounted) {
+      const float targetValue = loadElement(x, at[0] + static_cast<int64_t>(targetClass) * step);
+      rowLoss = (maxValue - targetValue) + logSum;
+      if (p.smoothing > 0.f) rowLoss = (1.f - p.smoothing) * rowLoss + p.smoothing * ((maxValue - mean) + logSum);
+    }
+    storeElement(loss, at[1], rowLoss);
+    storeElement(lse, at[2], isCounted ? maxValue + logSum : 0.f);
+    storeElement(counted, at[3], isCounted ? 1.f : 0.f);
+  });
+}
+
+template <int WIDTH>
+DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
+  const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
+  const int n = p.layout.length;
+  const auto& step = p.layout.step;
+  const float smoothingShare = p.smoothing / static_cast<float>(n);
+  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
+    const float targetClass = loadElement(target, at[2]);
+    const bool isCounted =
+        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropyBackward);
+    const float scale = isCounted ? loadElement(dLoss, at[4]) : 0.f, rowLse = loadElement(lse, at[3]);
+    const auto load = [&](int i) { return loadRow<WIDTH>(x, at[1], step[1], i); };
+    forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
+      float v[WIDTH];
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) {
+        const bool isTarget = static_cast<float>(i + w) == targetClass;
+        const float targetProbability = (isTarget ? 1.f - p.smoothing : 0.f) + smoothingShare;
+        v[w] = isCounted ? scale * (expf(v[w] - rowLse) - targetProbability) : 0.f;
+      }
+      storeRow(dx, at[0], step[0], i, v);
+    });
+  });
+}
+
+template <int WIDTH>
+DEVICE void gatherSelectedRows(const GatherRowsParameters& p) {
+  const auto& [out, index] = p.layout.rows.operand;
+  forEachRow(p.layout, [&](const int64_t(&at)[2]) {
+    const float rowIndex = loadElement(index, at[1]);
+    if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::GatherRows)) return;
+    const int64_t from = static_cast<int64_t>(rowIndex) * p.table.stride[0];
+    const auto load = [&](int i) { return loadRow<WIDTH>(p.table, from, p.table.stride[1], i); };
+    forEachInRow<WIDTH>(p.layout.length, load, [&](int i, const Raw<WIDTH>& raw) {
+      float v[WIDTH];
+      raw.decode(p.table.dtype, v);
+      storeRow(out, at[0], p.layout.step[0], i, v);
+    });
+  });
+}
+
+template <int WIDTH>
+DEVICE void scatterAddSelectedRows(const ScatterAddRowsParameters& p) {
+  const auto& [x, index] = p.layout.rows.operand;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  for (int64_t row = first; row < p.count; row += warps) {
+    const int64_t into = row * p.into.stride[0];
+    for (int64_t from = 0; from < p.layout.rows.extent.count; from++) {
+      int64_t at[2];
+      offsetsOf(p.layout.rows.extent, p.layout.rows.operand, from, at);
+      const float rowIndex = loadElement(index, at[1]);
+      if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::ScatterAddRows) ||
+          static_cast<int64_t>(rowIndex) != row)
+        continue;
+      const auto load = [&](int i) {
+        return RawPair<WIDTH>{loadRow<WIDTH>(p.into, into, p.into.stride[1], i),
+                              loadRow<WIDTH>(x, at[0], p.layout.step[0], i)};
+      };
+      forEachInRow<WIDTH>(p.layout.length, load, [&](int i, const RawPair<WIDTH>& raw) {
+        float sum[WIDTH], v[WIDTH];
+        raw.a.decode(p.into.dtype, sum);
+        raw.b.decode(x.dtype, v);
+#pragma unroll
+        for (int w = 0; w < WIDTH; w++) sum[w] += v[w];
+        storeRow(p.into, into, p.into.stride[1], i, sum);
+      });
+    }
+  }
+}
+
+/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows of −∞ have seen
+/// nothing, and their out is not looked at.
+template <int WIDTH>
+DEVICE void mergeRows(const MergeParameters& p) {
+  const auto& [out, lse, otherOut, otherLse] = p.layout.rows.operand;
+  const auto& step = p.layout.step;
+  forEachRow(p.layout, [&](const int64_t(&at)[4]) {
+    const float oldLse = loadElement(lse, at[1]), newLse = loadElement(otherLse, at[3]);
+    if (newLse == -infinity()) return;
+    const float maxValue = fmaxf(oldLse, newLse);
+    const float a = oldLse == -infinity() ? 0.f : expf(oldLse - maxValue), b = expf(newLse - maxValue),
+                inverse = 1.f / (a + b);
+    const bool isEmpty = oldLse == -infinity();
+    const auto load = [&](int i) {
+      return RawPair<WIDTH>{loadRow<WIDTH>(out, at[0], step[0], i), loadRow<WIDTH>(otherOut, at[2], step[2], i)};
+    };
+    forEachInRow<WIDTH>(p.layout.length, load, [&](int i, const RawPair<WIDTH>& raw) {
+      float sum[WIDTH], v[WIDTH];
+      raw.a.decode(out.dtype, sum);
+      raw.b.decode(otherOut.dtype, v);
+#pragma unroll
+      for (int w = 0; w < WIDTH; w++) sum[w] = ((isEmpty ? 0.f : a * sum[w]) + b * v[w]) * inverse;
+      storeRow(out, at[0], step[0], i, sum);
+    });
+    syncWarp();  // all lanes have read the old lse
+    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], maxValue + logf(a + b));
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// Three blocks a multiprocessor, for enough loads to be under way.
+#define ROW_KERNEL(name, rows, Parameters)                                                           \
+  __global__ void __launch_bounds__(kBlockThreads, 2) name(const __grid_constant__ Parameters p) { \
+    if (p.layout.isVectorized) rows<kVectorLength>(p);                                               \
+    else rows<1>(p);                                                                                 \
+  }
+ROW_KERNEL(softmax, softmaxRows, SoftmaxParameters)
+ROW_KERNEL(softmaxBackward, softmaxBackwardRows, SoftmaxBackwardParameters)
+ROW_KERNEL(rowDot, rowDotRows, RowDotParameters)
+ROW_KERNEL(normalize, normalizeRows, NormParameters)
+ROW_KERNEL(normalizeBackward, normalizeBackwardRows, NormBackwardParameters)
+ROW_KERNEL(crossEntropy, crossEntropyRows, CrossEntropyParameters)
+ROW_KERNEL(crossEntropyBackward, crossEntropyBackwardRows, CrossEntropyBackwardParameters)
+ROW_KERNEL(gatherRows, gatherSelectedRows, GatherRowsParameters)
+ROW_KERNEL(scatterAddRows, scatterAddSelectedRows, ScatterAddRowsParameters)
+ROW_KERNEL(merge, mergeRows, MergeParameters)
+#undef ROW_KERNEL
+
+/// Blocks of 32 × 16 threads: each thread sums every 16th row of its column, the first row of threads sums those.
+__global__ void __launch_bounds__(kNormColumnsThreads) normColumns(const __grid_constant__ NormColumnsParameters p) {
   const auto& [x, dOut, mean, rstd] = p.layout.rows.operand;
   const auto& step = p.layout.step;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32, groups = blockDim.x / 32;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float weight = 0.f, bias = 0.f;
+#pragma unroll 4  // several loads at a time
   for (int64_t row = group; row < p.layout.rows.extent.count && column < p.layout.length; row += groups) {
     int64_t at[4];
     offsetsOf(p.layout.rows.extent, p.layout.rows.operand, row, at);
@@ -166,102 +441,6 @@ __global__ void normColumns(const __grid_constant__ NormColumnsParameters p) {
   };
   add(p.dWeight, weight);
   add(p.dBias, bias);
-}
-
-/// (1 − s)(lse − x[class]) + s (lse − mean x); differences are taken from the largest x, which cancels less.
-__global__ void crossEntropy(const __grid_constant__ CrossEntropyParameters p) {
-  const auto& [x, loss, lse, counted, target] = p.layout.rows.operand;
-  const int64_t n = p.layout.length;
-  forEachRow(p.layout, [&](const int64_t(&at)[5]) {
-    const auto value = [&](int64_t i) { return loadElement(x, at[0] + i * p.layout.step[0]); };
-    const float targetClass = loadElement(target, at[4]);
-    const bool isCounted =
-        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropy);
-    const float maxValue = maxOverRow(n, value);
-    const float logSum = logf(sumOverRow(n, [&](int64_t i) { return expf(value(i) - maxValue); }));
-    const float mean = p.smoothing > 0.f ? sumOverRow(n, value) / static_cast<float>(n) : 0.f;
-    if (threadIdx.x % 32 != 0) return;
-    float rowLoss = 0.f;
-    if (isCounted) {
-      rowLoss = (maxValue - value(static_cast<int64_t>(targetClass))) + logSum;
-      if (p.smoothing > 0.f) rowLoss = (1.f - p.smoothing) * rowLoss + p.smoothing * ((maxValue - mean) + logSum);
-    }
-    storeElement(loss, at[1], rowLoss);
-    storeElement(lse, at[2], isCounted ? maxValue + logSum : 0.f);
-    storeElement(counted, at[3], isCounted ? 1.f : 0.f);
-  });
-}
-
-__global__ void crossEntropyBackward(const __grid_constant__ CrossEntropyBackwardParameters p) {
-  const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
-  const int64_t n = p.layout.length;
-  const float smoothingShare = p.smoothing / static_cast<float>(n);
-  forEachRow(p.layout, [&](const int64_t (&at)[5]) {
-    const float targetClass = loadElement(target, at[2]);
-    const bool isCounted =
-        targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropyBackward);
-    const float scale = isCounted ? loadElement(dLoss, at[4]) : 0.f, rowLse = loadElement(lse, at[3]);
-    forEachInRow(n, [&](int64_t i) {
-      const float targetProbability = (static_cast<float>(i) == targetClass ? 1.f - p.smoothing : 0.f) + smoothingShare;
-      const float gradient =
-          isCounted ? expf(loadElement(x, at[1] + i * p.layout.step[1]) - rowLse) - targetProbability : 0.f;
-      storeElement(dx, at[0] + i * p.layout.step[0], scale * gradient);
-    });
-  });
-}
-
-__global__ void gatherRows(const __grid_constant__ GatherRowsParameters p) {
-  const auto& [out, index] = p.layout.rows.operand;
-  forEachRow(p.layout, [&](const int64_t (&at)[2]) {
-    const float rowIndex = loadElement(index, at[1]);
-    if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::GatherRows)) return;
-    const int64_t from = static_cast<int64_t>(rowIndex) * p.table.stride[0];
-    forEachInRow(p.layout.length, [&](int64_t i) {
-      storeElement(out, at[0] + i * p.layout.step[0], loadElement(p.table, from + i * p.table.stride[1]));
-    });
-  });
-}
-
-__global__ void scatterAddRows(const __grid_constant__ ScatterAddRowsParameters p) {
-  const auto& [x, index] = p.layout.rows.operand;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  for (int64_t row = first; row < p.count; row += warps) {
-    const int64_t into = row * p.into.stride[0];
-    for (int64_t from = 0; from < p.layout.rows.extent.count; from++) {
-      int64_t at[2];
-      offsetsOf(p.layout.rows.extent, p.layout.rows.operand, from, at);
-      const float rowIndex = loadElement(index, at[1]);
-      if (!checkIndex(rowIndex, p.count, p.badIndex, IndexKernel::ScatterAddRows) ||
-          static_cast<int64_t>(rowIndex) != row)
-        continue;
-      forEachInRow(p.layout.length, [&](int64_t i) {
-        const int64_t offset = into + i * p.into.stride[1];
-        storeElement(p.into, offset, loadElement(p.into, offset) + loadElement(x, at[0] + i * p.layout.step[0]));
-      });
-    }
-  }
-}
-
-/// With m the larger lse: out = Σ exp(lse − m) out / Σ exp(lse − m), lse = m + log Σ exp(lse − m). Rows of −∞ have seen
-/// nothing, and their out is not looked at.
-__global__ void merge(const __grid_constant__ MergeParameters p) {
-  const auto& [out, lse, otherOut, otherLse] = p.layout.rows.operand;
-  const auto& step = p.layout.step;
-  forEachRow(p.layout, [&](const int64_t (&at)[4]) {
-    const float oldLse = loadElement(lse, at[1]), newLse = loadElement(otherLse, at[3]);
-    if (newLse == -infinity()) return;
-    const float maxValue = fmaxf(oldLse, newLse);
-    const float a = oldLse == -infinity() ? 0.f : expf(oldLse - maxValue), b = expf(newLse - maxValue),
-                inverse = 1.f / (a + b);
-    forEachInRow(p.layout.length, [&](int64_t i) {
-      const int64_t to = at[0] + i * step[0];
-      const float scaledOut = a == 0.f && oldLse == -infinity() ? 0.f : a * loadElement(out, to);
-      storeElement(out, to, (scaledOut + b * loadElement(otherOut, at[2] + i * step[2])) * inverse);
-    });
-    syncWarp();  // all lanes have read the old lse
-    if (threadIdx.x % 32 == 0) storeElement(lse, at[1], maxValue + logf(a + b));
-  });
 }
 
 }  // extern "C"

@@ -9,8 +9,10 @@ namespace mosaic::cuda {
 template <int N>
 struct Rows {
   Loop<N> rows;
-  int64_t length;
+  int32_t length;
   int64_t step[N];
+  /// Whether every row may be taken kVectorLength elements at a time. Operands of step 0 have one element a row.
+  bool isVectorized;
 };
 
 struct SoftmaxParameters {
@@ -38,6 +40,9 @@ struct NormColumnsParameters {
   Rows<4> layout;  // x, dOut, mean, rstd
   Operand dWeight, dBias;
 };
+
+/// Many, for there are few blocks.
+constexpr unsigned kNormColumnsThreads = 512;
 
 /// Kernels that are given indices.
 enum class IndexKernel : int32_t { GatherRows, ScatterAddRows, CrossEntropy, CrossEntropyBackward };

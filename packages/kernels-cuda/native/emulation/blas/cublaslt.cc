@@ -15,10 +15,15 @@ struct mosaicBlasContext {
   int unused;
 };
 
+/// CUBLASLT_EPILOGUE_DEFAULT
+constexpr uint32_t kDefaultEpilogue = 1;
+
 /// Attributes that were not set are those of the library's defaults.
 struct mosaicBlasMatmulDesc {
   int computeType, scaleType;
   int32_t transposeA = 0, transposeB = 0;
+  uint32_t epilogue = kDefaultEpilogue;
+  const void* bias = nullptr;
 };
 
 struct mosaicBlasLayout {
@@ -76,6 +81,8 @@ BlasStatus cublasLtMatmulDescSetAttribute(BlasMatmulDesc product, int attribute,
   switch (attribute) {
     case BLAS_TRANSPOSE_A: return copyAttribute(product->transposeA, value, bytes);
     case BLAS_TRANSPOSE_B: return copyAttribute(product->transposeB, value, bytes);
+    case BLAS_EPILOGUE: return copyAttribute(product->epilogue, value, bytes);
+    case BLAS_BIAS_POINTER: return copyAttribute(product->bias, value, bytes);
     default: return BLAS_NOT_SUPPORTED;
   }
 }
@@ -165,25 +172,40 @@ void storeElement(const Operand& x, int64_t row, int64_t column, int64_t batch, 
   }
 }
 
+/// Rounds to a type of 16 bits, or not.
+float roundTo(int type, float x) {
+  if (type == BLAS_FLOAT32) return x;
+  if (type == BLAS_FLOAT16) return static_cast<float>(static_cast<_Float16>(x));
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return x != x ? x : std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
+}
+
 /// To 10 bits of mantissa, as TF32 has.
 float roundToTf32(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
 
 /// Whether all that an operand may touch is allocated on the device.
 bool isInside(const Operand& x) {
   const auto [type, rows, columns, leadingDimension, batch, batchStride] = x.layout;
-  const int64_t elements = (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension +
-                           static_cast<int64_t>(rows);
+  const int64_t elements =
+      (batch - 1) * batchStride + (static_cast<int64_t>(columns) - 1) * leadingDimension + static_cast<int64_t>(rows);
   return deviceMemory().contains(x.data, static_cast<size_t>(elements) * elementBytes(type));
 }
 
 struct Task {
-  Operand a, b, out;
+  Operand a, b, out, bias;  // a bias without data is none
   float alpha, beta;
   bool tf32;
 
+  /// Version 13.1 rounds the product before it adds what was there, as seen on an H200. With beta 0 that is not looked
+  /// at: it may be NaN.
+  float finish(float sum, int64_t row, int64_t column, int64_t batch) const {
+    if (beta == 0) return alpha * sum;
+    return roundTo(out.layout.type, alpha * sum) + beta * loadElement(out, row, column, batch);
+  }
+
   void run() const {
-    for (const Operand* x : {&a, &b, &out}) {
-      if (!isInside(*x))
+    for (const Operand* x : {&a, &b, &out, &bias}) {
+      if (x->data && !isInside(*x))
         return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
     }
     const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
@@ -195,13 +217,20 @@ struct Task {
             const float left = loadElement(a, row, k, i), right = loadElement(b, k, column, i);
             sum = tf32 ? std::fma(roundToTf32(left), roundToTf32(right), sum) : std::fma(left, right, sum);
           }
-          // With beta 0 what was there is not looked at: it may be NaN.
-          storeElement(out, row, column, i, alpha * sum + (beta == 0 ? 0 : beta * loadElement(out, row, column, i)));
+          if (bias.data) sum += loadElement(bias, row, 0, 0);
+          storeElement(out, row, column, i, finish(sum, row, column, i));
         }
       }
     }
   }
 };
+
+/// One element for each row of `out`.
+Operand makeBias(const mosaicBlasMatmulDesc& product, const mosaicBlasLayout& out) {
+  if (product.epilogue != BLAS_EPILOGUE_BIAS) return {nullptr, out, false};
+  mosaicBlasLayout layout{out.type, out.rows, 1, static_cast<int64_t>(out.rows)};
+  return {static_cast<const char*>(product.bias), layout, false};
+}
 
 bool isDenseColumnMajor(const mosaicBlasLayout& x) {
   return x.leadingDimension >= static_cast<int64_t>(x.rows) && x.rows > 0 && x.columns > 0;
@@ -229,6 +258,8 @@ BlasStatus cublasLtMatmulAlgoGetHeuristic(BlasHandle, BlasMatmulDesc product, Bl
                                           BlasHeuristicResult* choices, int* returnedCount) {
   *returnedCount = 0;
   if (!isSupportedProduct(*product, *a, *b, *d) || std::memcmp(c, d, sizeof *c) != 0) return BLAS_INVALID_VALUE;
+  if (product->epilogue != kDefaultEpilogue && (product->epilogue != BLAS_EPILOGUE_BIAS || !product->bias))
+    return BLAS_INVALID_VALUE;
   if (requestedCount < 1 || preference->reductionSchemes != BLAS_REDUCE_IN_COMPUTE_TYPE) return BLAS_INVALID_VALUE;
   if (const char* setting = std::getenv("MOSAIC_EMULATED_NO_ALGORITHM"); setting && *setting) return BLAS_NOT_SUPPORTED;
   AlgorithmData algorithmData{kMagic, std::min<uint64_t>(preference->workspaceBytes, 4096), {}};
@@ -259,6 +290,7 @@ BlasStatus cublasLtMatmul(BlasHandle, BlasMatmulDesc product, const void* alpha,
   const Task task{{static_cast<const char*>(a), *aLayout, product->transposeA != 0},
                   {static_cast<const char*>(b), *bLayout, product->transposeB != 0},
                   {static_cast<const char*>(d), *dLayout, false},
+                  makeBias(*product, *dLayout),
                   *static_cast<const float*>(alpha),
                   *static_cast<const float*>(beta),
                   product->computeType == BLAS_COMPUTE_TF32};

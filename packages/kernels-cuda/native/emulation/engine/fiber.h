@@ -27,6 +27,9 @@ struct dim3 {
 struct __align__(8) float2 {
   float x, y;
 };
+struct __align__(8) uint2 {
+  unsigned x, y;
+};
 struct __align__(16) float4 {
   float x, y, z, w;
 };
@@ -35,6 +38,7 @@ struct __align__(16) uint4 {
 };
 
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 

@@ -37,6 +37,22 @@ inline void store(T* p, T v CALL_SITE) {
   emulated::checkGlobal(p, sizeof(T), sizeof(T), "write");
   *p = v;
 }
+inline uint4 loadWords(const void* p, bool isWide CALL_SITE) {
+  emulated::current->site = site;
+  const size_t bytes = isWide ? 16 : 8;
+  emulated::checkGlobal(p, bytes, bytes, "read");
+  uint4 v{};
+  std::memcpy(&v, p, bytes);
+  return v;
+}
+inline uint32_t loadWord(const void* p, bool isWide CALL_SITE) {
+  emulated::current->site = site;
+  const size_t bytes = isWide ? 4 : 2;
+  emulated::checkGlobal(p, bytes, bytes, "read");
+  uint32_t v = 0;
+  std::memcpy(&v, p, bytes);
+  return v;
+}
 inline bool atomicTestAndSet(uint32_t* p CALL_SITE) {
   emulated::current->site = site;
   emulated::checkGlobal(p, sizeof(uint32_t), sizeof(uint32_t), "atomic");
@@ -109,6 +125,7 @@ DEVICE float fastLog2(float x) { return std::log2(emulated::flushSubnormal(x)); 
 DEVICE float fastReciprocal(float x) { return emulated::flushSubnormal(1.f / emulated::flushSubnormal(x)); }
 DEVICE float infinity() { return INFINITY; }
 DEVICE uint32_t bitsOf(float x) { return std::bit_cast<uint32_t>(x); }
+DEVICE float floatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 /// The stand-in is compiled without contraction.
 DEVICE float roundedProduct(float a, float b) { return a * b; }
 
