@@ -23,7 +23,7 @@ export function countRuns(seconds: number, { secondsPerRound, maxRuns }: Effort)
 }
 
 /** The parts, in the order in which they run, and the seconds that each may take of eight minutes. */
-export const secondsPerPart = { gate: 45, ceiling: 20, attention: 300, ring: 110 } as const;
+export const secondsPerPart = { gate: 45, operation: 20, attention: 300, ring: 110 } as const;
 export type PartName = keyof typeof secondsPerPart;
 /** Seconds after which a case is taken for one that never ends; the first one also starts PyTorch. */
 export const CASE_TIMEOUT_SECONDS = 75;

@@ -1,4 +1,3 @@
-import * as mosaic from "@mosaic/attention";
 import { median, now } from "../src/case.ts";
 import { BaselineUnsupportedError } from "../src/peers.ts";
 import {
@@ -9,9 +8,8 @@ import {
   type Errors,
   type Result,
   countRuns,
-  type Sample,
 } from "./bench.ts";
-import { timeSteps } from "./contenders.ts";
+import { operationCases } from "./operations.ts";
 import { countBytes, countFlops, formatName, type Problem, createProblem, type Shape, type Sizes } from "./problem.ts";
 import { tolerances } from "./check-results.ts";
 import { ringCases } from "./ring.ts";
@@ -112,73 +110,6 @@ function removeDuplicates({ times, refused }: Comparison): Comparison {
   return { times: otherTimes, refused: hopper ? { ...refused, hopper: "the portable kernels ran" } : refused };
 }
 
-type Ceiling = "copy" | "matmul";
-const RUNS_PER_SAMPLE = 10;
-
-/** What the card does of copying and of multiplying, by PyTorch and by our kernels: the two numbers beside all others. */
-const ceilingCases: readonly Case[] = (["copy", "matmul"] as const).map((kind) => ({
-  name: `ceiling.${kind}`,
-  part: "ceiling",
-  async run(bench: Bench): Promise<Result> {
-    const size = ceilingSize(kind, bench);
-    const numRuns = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
-    const operationCount = kind === "copy" ? 2 * size : 2 * size ** 3;
-    const baseline = await bench.baseline()?.request<Sample>({ op: "ceiling", kind, size, count: numRuns });
-    await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
-    const operationsPerSecond = (seconds: readonly number[]): number => operationCount / median(seconds);
-    return {
-      case: `ceiling.${kind}`,
-      size,
-      unit: kind === "copy" ? "bytes/s, read and written" : "operations/s",
-      mosaic: operationsPerSecond(await timeMosaic(ctx, kind, { size, runs: numRuns })),
-      ...(baseline && { torch: operationsPerSecond(baseline.seconds) }),
-    };
-  },
-}));
-
-/** Bytes of a copy as large as q, k, v and out of a problem; rows of a product of about as much work as the smallest one. */
-function ceilingSize(kind: Ceiling, { sizes }: Bench): number {
-  const elements = sizes.tokens * sizes.hidden;
-  return kind === "copy" ? 8 * elements : 2 ** Math.min(13, Math.floor(Math.log2(elements) / 2));
-}
-
-async function timeMosaic(
-  ctx: mosaic.Context,
-  kind: Ceiling,
-  { size, runs }: { size: number; runs: number },
-): Promise<number[]> {
-  using operands = new DisposableTensors();
-  const draw = (shape: mosaic.Shape, dtype: mosaic.DType): mosaic.Tensor =>
-    operands.track(mosaic.randn(ctx, shape, { dtype }));
-  const { device } = ctx;
-  let step: (turn: number) => void;
-  if (kind === "copy") {
-    const [from, to] = [0, 1].map(() => [draw([size / 4], "float32"), draw([size / 4], "float32")]);
-    step = (turn) => device.kernels.copy(to![turn % 2]!, from![turn % 2]!);
-  } else {
-    const [a, b] = [0, 1].map(() => [draw([size, size], "bfloat16"), draw([size, size], "bfloat16")]);
-    step = (turn) => mosaic.matmul(a![turn % 2]!, b![turn % 2]!).dispose();
-  }
-  const timings = await timeSteps(
-    device,
-    Array.from({ length: runs + 1 }, (_, turn) => () => step(turn)),
-  );
-  return timings.slice(1).map(({ seconds }) => seconds);
-}
-
-class DisposableTensors implements Disposable {
-  readonly #tensors: mosaic.Tensor[] = [];
-
-  track(x: mosaic.Tensor): mosaic.Tensor {
-    this.#tensors.push(x);
-    return x;
-  }
-
-  [Symbol.dispose](): void {
-    for (const x of this.#tensors) x.dispose();
-  }
-}
-
 /** All there is to measure, in the order in which it is. `storedResults` is looked into when a case runs. */
 export function createCases(
   lengths: readonly number[],
@@ -189,7 +120,7 @@ export function createCases(
   const kinds = new Map(shapes.map((shape) => [`${shape.dtype} ${shape.mask} ${shape.d}`, shape]));
   return [
     ...[...kinds.values()].map(gateCase),
-    ...ceilingCases,
+    ...operationCases,
     ...shapes.map((shape) => attentionCase(shape, storedResults)),
     ...ringCases(sizes),
   ];

@@ -118,7 +118,7 @@ export class MosaicImplementation implements Implementation {
 }
 
 /** What PyTorch's scaled_dot_product_attention may be set to use. */
-export const torchBackends = ["cudnn", "flash", "efficient"] as const;
+export const torchBackends = ["cudnn", "flash", "flash-deterministic", "efficient"] as const;
 
 /** One backend of PyTorch, in the peer's process. */
 export function torchContender(baseline: BaselineProcess, backend: string): Implementation {

@@ -47,7 +47,7 @@ export function formatReport(storedResults: StoredResults): string {
     `# ${host["date"]}, ${host["gpu"]}`,
     `\`\`\`sh\n${((host["commands"] ?? []) as string[]).join("\n")}\n\`\`\``,
     hostLine(host),
-    ceilingLine(storedResults),
+    ...operationTable(storedResults).map(markdown),
     ...attentionTables(storedResults).map(markdown),
     ...ringTable(storedResults).map(markdown),
     ...gateTable(storedResults).map(markdown),
@@ -74,18 +74,31 @@ function hostLine(host: Result): string {
 
 function readCeilings(storedResults: StoredResults): Ceilings {
   const rate = (name: string): number | undefined => storedResults.get(name)?.["torch"] as number | undefined;
-  return { ...h200, flops: rate("ceiling.matmul") ?? h200.flops, bytes: rate("ceiling.copy") ?? h200.bytes };
+  return { ...h200, flops: rate("operation.matmul") ?? h200.flops, bytes: rate("operation.copy") ?? h200.bytes };
 }
 
-function ceilingLine(storedResults: StoredResults): string {
-  const [copy, matmul] = ["ceiling.copy", "ceiling.matmul"].map((name) => storedResults.get(name));
-  if (!copy || !matmul) return "";
-  const formatCeiling = (result: Result, unit: number): string =>
-    ["torch", "mosaic"]
-      .filter((contender) => result[contender] !== undefined)
-      .map((contender) => `${contender} ${((result[contender] as number) / unit).toPrecision(3)}`)
-      .join(", ");
-  return `Hardware limits: copy bandwidth, read and written, in TB/s: ${formatCeiling(copy, 1e12)}; bf16 matrix product in TFLOP/s: ${formatCeiling(matmul, 1e12)}.`;
+function operationTable(storedResults: StoredResults): Table[] {
+  const results = [...storedResults.values()].filter((result) => result.case.startsWith("operation."));
+  if (results.length === 0) return [];
+  const rows = results.map((result) => {
+    const [mosaicRate, torchRate] = [result["mosaic"], result["torch"]] as (number | undefined)[];
+    const perTera = (rate: number | undefined): number | undefined => (rate === undefined ? undefined : rate / 1e12);
+    return {
+      operation: result.case.slice("operation.".length),
+      unit: (result["unit"] as string).startsWith("bytes") ? "TB/s" : "TFLOP/s",
+      mosaic: perTera(mosaicRate),
+      torch: perTera(torchRate),
+      ratio: mosaicRate !== undefined && torchRate !== undefined ? mosaicRate / torchRate : undefined,
+    };
+  });
+  const columns: Column[] = [
+    { key: "operation", head: "operation" },
+    { key: "unit", head: "unit" },
+    { key: "mosaic", head: "Mosaic", format: 2 },
+    { key: "torch", head: "PyTorch", format: 2 },
+    { key: "ratio", head: "Mosaic / PyTorch", format: 2 },
+  ];
+  return [{ id: "operations", title: "Other operations", columns, rows }];
 }
 
 function attentionTables(storedResults: StoredResults): Table[] {

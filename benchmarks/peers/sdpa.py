@@ -6,7 +6,7 @@
     {"op": "sample", "backend": B, "count": n}                     seconds of n runs, and of the one before them, "first"
     {"op": "attend", "backend": B, "operands": O}                  results of given operands, see `attend_operands`
     {"op": "release"}                                              forgets operands
-    {"op": "ceiling", "kind": "copy" | "matmul", "size": s, "count": n}
+    {"op": "operation", "name": N, "sizes": S, "count": n}         an operation of OPERATIONS, timed as a sample
 
 P: direction, dtype, mask, d, n, numHeads, batch; optionally numKvHeads and, if there are fewer than n, queries.
 """
@@ -26,11 +26,14 @@ from serve import serve
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
+    "flash-deterministic": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
 OPERAND_SETS = 2
+# Deterministic mode would fill every new tensor with NaN.
+torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 class EventClock:
@@ -76,6 +79,8 @@ class Attention:
                     x.requires_grad_(True)
 
     def attend(self, backend, q, k, v):
+        # Read when a gradient is computed: sums of dq in one order instead of by atomics. cuDNN's refuses it.
+        torch.use_deterministic_algorithms(backend.endswith("deterministic"))
         with sdpa_kernel([BACKENDS[backend]]):
             is_causal = self.problem["mask"] == "causal"
             return scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=self.kv_heads != q.shape[1])
@@ -85,6 +90,7 @@ class Attention:
         if not self.backward:
             with torch.no_grad():
                 return self.attend(backend, q, k, v)
+        torch.use_deterministic_algorithms(backend.endswith("deterministic"))
         key = (backend, turn % OPERAND_SETS)
         if key not in self.graphs:
             self.graphs[key] = self.attend(backend, q, k, v)
@@ -126,14 +132,34 @@ def attend_operands(operands, backend):
     return {name: base64.b64encode(x.detach().float().numpy().tobytes()).decode() for name, x in found}
 
 
-def ceiling(kind, size, device):
-    """A thunk: copies `size` bytes, or multiplies bfloat16 matrices of that size; random numbers, for zeros are faster."""
-    if kind == "copy":
-        pairs = [[torch.randn(size // 4, device=device) for _ in range(2)] for _ in range(OPERAND_SETS)]
-        return lambda turn: pairs[turn % OPERAND_SETS][0].copy_(pairs[turn % OPERAND_SETS][1])
-    draw = lambda: torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    pairs = [[draw(), draw()] for _ in range(OPERAND_SETS)]
-    return lambda turn: pairs[turn % OPERAND_SETS][0] @ pairs[turn % OPERAND_SETS][1]
+def copy(x, y):
+    return y.copy_(x)
+
+
+# A function, and shape and dtype of each operand; axes by their names in `sizes`.
+MATRIX = ("tokens", "hidden")
+OPERATIONS = {
+    "copy": (copy, [(MATRIX, torch.float32)] * 2),
+    "matmul": (torch.matmul, [(("rowsOfProduct", "rowsOfProduct"), torch.bfloat16)] * 2),
+    "cast": (lambda x: x.to(torch.bfloat16), [(MATRIX, torch.float32)]),
+    "add": (lambda x: x + x, [(MATRIX, torch.bfloat16)]),
+    "gelu": (torch.nn.functional.gelu, [(MATRIX, torch.bfloat16)]),
+    "layerNorm": (lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]), [(MATRIX, torch.bfloat16)]),
+    "softmax": (lambda x: x.softmax(-1), [(MATRIX, torch.bfloat16)]),
+    "sum": (torch.sum, [(MATRIX, torch.bfloat16)]),
+    "sumOfRows": (lambda x: x.sum(1), [(MATRIX, torch.bfloat16)]),
+    "sumOfColumns": (lambda x: x.sum(0), [(MATRIX, torch.bfloat16)]),
+}
+
+
+def operation(name, sizes, device):
+    """A function of the turn that runs the operation once; random numbers, for zeros are faster."""
+    run, operands = OPERATIONS[name]
+    draw = lambda: [
+        torch.randn([sizes[axis] for axis in shape], device=device, dtype=dtype) for shape, dtype in operands
+    ]
+    sets = [draw() for _ in range(OPERAND_SETS)]
+    return lambda turn: run(*sets[turn % OPERAND_SETS])
 
 
 class Peer:
@@ -171,6 +197,8 @@ class Peer:
         if op == "check":
             return check(request["problem"], request["backend"], self.device)
         if op == "prepare":
+            if request["problem"]["direction"] == "forward" and request["backend"].endswith("deterministic"):
+                raise ValueError("the forward is the same in every mode")
             if self.run is None or self.run.problem != request["problem"]:
                 self.run = None
                 self.run = Attention(request["problem"], self.device)
@@ -179,8 +207,8 @@ class Peer:
             return self.sample(lambda turn: self.run.once(request["backend"], turn), request["count"])
         if op == "attend":
             return attend_operands(request["operands"], request["backend"])
-        if op == "ceiling":
-            once = ceiling(request["kind"], request["size"], self.device)
+        if op == "operation":
+            once = operation(request["name"], request["sizes"], self.device)
             once(0)
             return self.sample(once, request["count"])
         if op == "release":

@@ -10,7 +10,7 @@ const answers = {
   check: ({ backend }) => (backend === "efficient" ? { ...errors, dv: 0.5 } : errors),
   prepare: () => ({ seconds: [1e-3] }),
   sample: ({ count }) => ({ seconds: Array.from({ length: count }, () => 1e-3) }),
-  ceiling: ({ count }) => ({ seconds: Array.from({ length: count }, () => 1e-3) }),
+  operation: ({ count }) => ({ seconds: Array.from({ length: count }, () => 1e-3) }),
   release: () => ({}),
 };
 

@@ -1,0 +1,121 @@
+import * as mosaic from "@mosaic/attention";
+import { median } from "../src/case.ts";
+import type { Bench, Case, Result, Sample } from "./bench.ts";
+import { timeSteps } from "./contenders.ts";
+import type { Sizes } from "./problem.ts";
+
+/** One kernel on operands as large as those of attention, by our kernels and by PyTorch. */
+interface Operation {
+  /** Bytes that are read and written, each once; of a product, its operations. */
+  readonly work: (sizes: OperationSizes) => number;
+  readonly unit: "bytes/s, read and written" | "operations/s";
+  /** Draws operands, and returns what is timed; `turn` chooses among them. */
+  readonly prepare: (draw: DrawTensor, sizes: OperationSizes) => (turn: number) => void;
+}
+
+type OperationSizes = Sizes & { readonly rowsOfProduct: number };
+/** Standard normal numbers, which are released when the case ends. */
+type DrawTensor = (shape: mosaic.Shape, dtype?: mosaic.DType) => mosaic.Tensor;
+/** Operands take turns, so that no run finds what the one before it left in the cache. */
+const NUM_OPERAND_SETS = 2;
+
+/** Computes `run` of one of two sets of operands, and disposes the result. */
+function alternate<Operands>(draw: () => Operands, run: (operands: Operands) => mosaic.Tensor): (turn: number) => void {
+  const operandSets = Array.from({ length: NUM_OPERAND_SETS }, draw);
+  return (turn) => run(operandSets[turn % NUM_OPERAND_SETS]!).dispose();
+}
+
+/** Of a bfloat16 matrix [tokens, hidden]. */
+function onMatrix(bytesPerElement: number, run: (x: mosaic.Tensor) => mosaic.Tensor): Operation {
+  return {
+    work: ({ tokens, hidden }) => bytesPerElement * tokens * hidden,
+    unit: "bytes/s, read and written",
+    prepare: (draw, { tokens, hidden }) => alternate(() => draw([tokens, hidden], "bfloat16"), run),
+  };
+}
+
+const operations: Readonly<Record<string, Operation>> = {
+  copy: {
+    work: ({ tokens, hidden }) => 8 * tokens * hidden,
+    unit: "bytes/s, read and written",
+    prepare(draw, { tokens, hidden }) {
+      const copies = Array.from({ length: NUM_OPERAND_SETS }, () => [draw([tokens, hidden]), draw([tokens, hidden])]);
+      return (turn) => {
+        const [from, to] = copies[turn % NUM_OPERAND_SETS]!;
+        from!.device.kernels.copy(to!, from!);
+      };
+    },
+  },
+  matmul: {
+    work: ({ rowsOfProduct }) => 2 * rowsOfProduct ** 3,
+    unit: "operations/s",
+    prepare(draw, { rowsOfProduct: rows }) {
+      const drawMatrix = (): mosaic.Tensor => draw([rows, rows], "bfloat16");
+      return alternate(
+        () => [drawMatrix(), drawMatrix()] as const,
+        ([a, b]) => mosaic.matmul(a, b),
+      );
+    },
+  },
+  cast: {
+    work: ({ tokens, hidden }) => 6 * tokens * hidden,
+    unit: "bytes/s, read and written",
+    prepare: (draw, { tokens, hidden }) =>
+      alternate(
+        () => draw([tokens, hidden]),
+        (x) => x.to("bfloat16"),
+      ),
+  },
+  add: onMatrix(6, (x) => x.add(x)),
+  gelu: onMatrix(4, (x) => x.gelu()),
+  layerNorm: onMatrix(4, (x) => x.layerNorm()),
+  softmax: onMatrix(4, (x) => x.softmax()),
+  sum: onMatrix(2, (x) => x.sum()),
+  sumOfRows: onMatrix(2, (x) => x.sum(1)),
+  sumOfColumns: onMatrix(2, (x) => x.sum(0)),
+};
+
+const RUNS_PER_SAMPLE = 10;
+
+/** What the card does beside attention. Copy and product are the limits that attention is compared with. */
+export const operationCases: readonly Case[] = Object.entries(operations).map(([name, operation]) => ({
+  name: `operation.${name}`,
+  part: "operation",
+  async run(bench: Bench): Promise<Result> {
+    const sizes = { ...bench.sizes, rowsOfProduct: rowsOfProduct(bench.sizes) };
+    const numRuns = Math.min(RUNS_PER_SAMPLE, bench.effort.maxRuns);
+    const baseline = await bench.baseline()?.request<Sample>({ op: "operation", name, sizes, count: numRuns });
+    const workPerSecond = (seconds: readonly number[]): number => operation.work(sizes) / median(seconds);
+    return {
+      case: `operation.${name}`,
+      unit: operation.unit,
+      mosaic: workPerSecond(await timeOperation(operation, bench, sizes, numRuns)),
+      ...(baseline && { torch: workPerSecond(baseline.seconds) }),
+    };
+  },
+}));
+
+/** Rows of a square product of about as much work as the smallest attention, at most 8192. */
+function rowsOfProduct({ tokens, hidden }: Sizes): number {
+  return 2 ** Math.min(13, Math.floor(Math.log2(tokens * hidden) / 2));
+}
+
+async function timeOperation(
+  operation: Operation,
+  bench: Bench,
+  sizes: OperationSizes,
+  numRuns: number,
+): Promise<number[]> {
+  await using ctx = await mosaic.init({ device: bench.device, rank: 0, worldSize: 1 });
+  const tensors: mosaic.Tensor[] = [];
+  const draw: DrawTensor = (shape, dtype = "float32") => {
+    const x = mosaic.randn(ctx, shape, { dtype });
+    tensors.push(x);
+    return x;
+  };
+  const run = operation.prepare(draw, sizes);
+  const steps = Array.from({ length: numRuns + 1 }, (_, turn) => () => run(turn));
+  const timings = await timeSteps(ctx.device, steps);
+  for (const x of tensors) x.dispose();
+  return timings.slice(1).map(({ seconds }) => seconds);
+}
